@@ -1,0 +1,1 @@
+"""The adaptive speculation controller: plain values in, plain values out."""

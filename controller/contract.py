@@ -1,0 +1,268 @@
+"""The controller's contract: plain values in, plain values out.
+
+The same values serve the engine loop, the simulator and, later, other engines. Nothing here
+names a tensor, a page or a socket. `Controller.plan` sees offers and never drafted token ids, so
+admission cannot depend on what was drawn (the bias of reference "non-anticipating" rules).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+Mode = Literal["auto", "pinned", "off"]
+
+NONE = "none"
+"""Name of plain decoding; its draft length is always 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a request asks for itself. `drafter` None lets the controller choose the drafter,
+    `draft_length` None lets it choose D; `enabled` False asks for plain decoding."""
+
+    enabled: bool = True
+    drafter: str | None = None
+    draft_length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The operator's setting. In `pinned` mode `drafter` is set; `draft_length` None there means
+    that the controller picks D for the pinned drafter. `max_draft_length` is the operator's
+    limit."""
+
+    mode: Mode = "auto"
+    drafter: str | None = None
+    draft_length: int | None = None
+    max_draft_length: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class RequestView:
+    """One decoding request as known before anything is drawn.
+
+    context_len: tokens committed so far (prompt and output). remaining: tokens it may still
+    emit, >= 1; D never exceeds remaining - 1, because a step commits up to D + 1 tokens."""
+
+    id: int
+    tenant: str
+    context_len: int
+    remaining: int
+    temperature: float
+    seeded: bool
+    wish: Wish = Wish()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchView:
+    """The decoding requests of one step. prefill_rows: rows of prefill chunks sharing the step.
+    free_rows: how many rows beyond one per request the step may hold."""
+
+    step: int
+    requests: Sequence[RequestView]
+    prefill_rows: int
+    free_rows: int
+    ahead_possible: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What a drafter knows of its draft before it is verified, never the drafted ids.
+
+    match_length: tokens of context that matched. streak: consecutive recent drafts of this
+    request's shadow that had at least one token accepted. source: where the match lies."""
+
+    match_length: int = 0
+    streak: int = 0
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A drafter can draft up to max_length (>= 1) tokens for a request in this step."""
+
+    request: int
+    drafter: str
+    max_length: int
+    features: Features = Features()
+
+
+@dataclass(frozen=True, slots=True)
+class Allotment:
+    """Draft `length` tokens with `drafter`; length 0 (drafter "none") is plain decoding."""
+
+    request: int
+    drafter: str
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowScore:
+    """What a drafter would have got at one shadow step start, on committed text.
+
+    drafted >= accepted; censored True when the text ended before the draft was settled, then
+    `accepted` is a lower bound."""
+
+    drafter: str
+    drafted: int
+    accepted: int
+    features: Features
+    censored: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutcome:
+    """What one request got from the step.
+
+    drafted: tokens really drafted and verified. accepted: drafted tokens kept, 0..drafted.
+    committed: tokens added to the text (accepted + 1, fewer when cut). cut: a stop or the length
+    limit ended the request inside the accepted run, so positions past it are censored."""
+
+    request: int
+    drafter: str
+    drafted: int
+    accepted: int
+    committed: int
+    cut: bool = False
+    features: Features = Features()
+    shadows: tuple[ShadowScore, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """Measured result of a step. rows: target rows of decoding requests (sum of 1 + D).
+    context_tokens: sum of context lengths of the decoding requests. Times in milliseconds."""
+
+    step: int
+    requests: int
+    rows: int
+    prefill_rows: int
+    context_tokens: int
+    verify_ms: float
+    draft_ms: float
+    overhead_ms: float
+    per_request: tuple[RequestOutcome, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One candidate plan. Goodput in committed tokens per second, with an interval."""
+
+    drafter: str
+    draft_length: float
+    predicted_tokens: float
+    predicted_ms: float
+    goodput: float
+    low: float
+    high: float
+
+
+@dataclass(slots=True)
+class Realised:
+    """Measured outcome of a decision, over the steps it was in force."""
+
+    steps: int = 0
+    tokens: int = 0
+    ms: float = 0.0
+
+    @property
+    def goodput(self) -> float:
+        """Committed tokens per second while the decision was in force; 0 before the first step."""
+        return 1000.0 * self.tokens / self.ms if self.ms > 0 else 0.0
+
+
+@dataclass(slots=True)
+class Decision:
+    """A change of plan with its reasons. `realised` is filled while the decision is in force;
+    everything else is complete at birth.
+
+    drafter and draft_length describe the batch: the most used drafter and the mean D per
+    request. inputs: batch size, context, mode, acceptance and costs used (JSON-able values).
+    reason: a documented code (docs/controller.md). guard: the guard that fired, or None."""
+
+    id: str
+    step: int
+    time: float
+    drafter: str
+    draft_length: float
+    previous_drafter: str
+    previous_draft_length: float
+    inputs: dict[str, object]
+    candidates: tuple[Candidate, ...]
+    runner_up: Candidate | None
+    margin: float
+    reason: str
+    sentence: str
+    guard: str | None
+    predicted_goodput: float
+    requests: tuple[int, ...] = ()
+    realised: Realised = field(default_factory=Realised)
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One allotment per request of the batch, in the batch's order. decision is None when the
+    plan in force did not change. probe: the request drafted for information only, or None."""
+
+    allotments: tuple[Allotment, ...]
+    decision: Decision | None = None
+    probe: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """Predicted goodput (tokens/s) per candidate at a batch size and context, from live models."""
+
+    batch_size: int
+    context_len: int
+    candidates: tuple[Candidate, ...]
+    best: Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class CostPoint:
+    """One calibration measurement: median milliseconds of a verify step of `requests` requests
+    with `rows` rows in all, each with `context_len` tokens of context."""
+
+    requests: int
+    rows: int
+    context_len: int
+    ms: float
+
+
+class Controller(Protocol):
+    """Chooses drafter and D per request and step, and learns from the outcomes."""
+
+    @property
+    def setting(self) -> Setting: ...
+
+    def configure(self, setting: Setting) -> None:
+        """Change the mode, pin or limit; takes effect at the next plan."""
+        ...
+
+    def set_enabled(self, drafter: str, enabled: bool) -> None:
+        """Enable or disable a drafter; a disabled drafter is never allotted."""
+        ...
+
+    def plan(self, batch: BatchView, offers: Sequence[Offer]) -> Plan: ...
+
+    def observe(self, outcome: StepOutcome) -> None: ...
+
+    def forget(self, request: int) -> None:
+        """Drop everything kept for a finished request."""
+        ...
+
+    def take_decisions(self) -> list[Decision]:
+        """Decisions opened or closed since the last call, each also with its realised outcome so
+        far (the same id may come again, updated)."""
+        ...
+
+    def what_if(self, batch_size: int, context_len: int) -> WhatIf: ...
+
+    def report(self) -> dict[str, object]:
+        """JSON-able view of the live models: setting, acceptance by drafter and position, cost
+        table, probing state."""
+        ...

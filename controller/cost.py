@@ -1,0 +1,208 @@
+"""What a step costs: the calibrated table with a slow online correction, drafting, overhead."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, cast
+
+from controller.contract import CostPoint, StepOutcome
+from controller.cost_table import CostTable
+
+VERSION = 1
+DEAD_BAND = 0.02
+INNOVATION, STALE_INNOVATION = 0.2, 0.6
+SHARED_RATE = 0.04
+OWN_RATE = 0.06
+FRESH_STEPS = 256
+SHARED_LIMIT = math.log(8.0)
+OWN_LIMIT = math.log(4.0)
+DRIFT_RATE = 1 / 64
+DRIFT_ALARM = 0.05
+FADE_STEPS = 64
+FADE = 0.97
+EMA = 0.05
+MAX_CURVES = 256
+
+
+def row_bucket(rows: int) -> int:
+    """Rows up to 16 each have their own correction, beyond that four buckets per doubling."""
+    return rows if rows <= 16 else 16 + int(4.0 * math.log2(rows / 16.0))
+
+
+BUCKETS = [row_bucket(max(rows, 1)) for rows in range(1025)]
+
+
+class CostModel:
+    """Milliseconds of a verify step by (requests, rows, context), plus draft and overhead.
+
+    `points` is the calibration; without one a careful prior stands in. `observe` corrects by a
+    factor shared by all rows and one per bucket of rows, from residuals clamped to +-20 % and
+    ignored within +-2 %. Rows not seen for a while learn faster and with a wider clamp, so that
+    a few probes suffice to set them right."""
+
+    def __init__(self, points: Sequence[CostPoint] = ()) -> None:
+        self.points = tuple(points)
+        self._table = CostTable(points)
+        self._curves: OrderedDict[tuple[int, int], list[float]] = OrderedDict()
+        self._shared = 0.0
+        self._own: dict[int, float] = {}
+        self._visits: dict[int, tuple[float, int]] = {}
+        self._observed = 0
+        self._residual = 0.0
+        self._spread = 0.05
+        self._draft: dict[str, float] = {}
+        self._overhead: dict[tuple[int, bool], float] = {}
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def verify_ms(self, requests: int, rows: int, context_tokens: int) -> float:
+        """Milliseconds of one target forward over `rows` rows of `requests` requests that hold
+        `context_tokens` tokens of context in all."""
+        context = context_tokens / max(requests, 1)
+        return self._table.at(requests, rows, context) * self._factor(rows)
+
+    def verify_curve(self, requests: int, extra: int, context_tokens: int) -> list[float]:
+        """verify_ms at rows = requests + m for m = 0..extra, the mean context rounded to 64."""
+        context = round(context_tokens / max(requests, 1) / 64)
+        key = (requests, context)
+        base = self._curves.get(key)
+        if base is None or len(base) <= extra:
+            base = self._curves[key] = self._table.curve(requests, max(extra, 16), 64.0 * context)
+            if len(self._curves) > MAX_CURVES:
+                self._curves.popitem(last=False)
+        shared, own = math.exp(self._shared), self._own
+        factors: dict[int, float] = {b: math.exp(v) * shared for b, v in own.items()}
+        if requests + extra < len(BUCKETS):
+            buckets = BUCKETS[requests : requests + extra + 1]
+        else:
+            buckets = [row_bucket(rows) for rows in range(requests, requests + extra + 1)]
+        return [ms * factors.get(b, shared) for ms, b in zip(base, buckets, strict=False)]
+
+    def draft_ms(self, drafter: str) -> float:
+        """Milliseconds that drafting costs per drafting request; 0 until observed."""
+        return self._draft.get(drafter, 0.0)
+
+    def overhead_ms(self, requests: int, drafting: bool) -> float:
+        """Everything else in a step; falls back to the other kind of step, then to near sizes."""
+        size = requests.bit_length()
+        for key in ((size, drafting), (size, not drafting)):
+            if key in self._overhead:
+                return self._overhead[key]
+        if not self._overhead:
+            return 0.0
+        return self._overhead[min(self._overhead, key=lambda k: abs(k[0] - size))]
+
+    @property
+    def factor(self) -> float:
+        """The correction shared by all rows: 1.3 when the machine is 30 % slower than measured."""
+        return math.exp(self._shared)
+
+    @property
+    def spread(self) -> float:
+        """Mean absolute relative residual of recent steps."""
+        return self._spread
+
+    @property
+    def drifting(self) -> bool:
+        """Whether recent steps differ from the predictions by more than noise explains."""
+        return abs(self._residual) > DRIFT_ALARM
+
+    # --- learning -----------------------------------------------------------------------------
+
+    def observe(self, outcome: StepOutcome) -> None:
+        """Learn from a measured step. Steps that carry prefill rows teach nothing here."""
+        if outcome.prefill_rows or outcome.requests < 1 or outcome.verify_ms <= 0:
+            return
+        drafted = [r.drafter for r in outcome.per_request if r.drafted > 0]
+        self._learn_verify(outcome)
+        other = outcome.overhead_ms + (0.0 if drafted else outcome.draft_ms)
+        key = (outcome.requests.bit_length(), bool(drafted))
+        self._overhead[key] = _ema(self._overhead.get(key), other)
+        for name in set(drafted):
+            self._draft[name] = _ema(self._draft.get(name), outcome.draft_ms / len(drafted))
+
+    def _learn_verify(self, outcome: StepOutcome) -> None:
+        predicted = self.verify_ms(outcome.requests, outcome.rows, outcome.context_tokens)
+        error = math.log(outcome.verify_ms / predicted)
+        self._observed += 1
+        bucket = row_bucket(outcome.rows)
+        weight, last = self._visits.get(bucket, (0.0, 0))
+        weight *= (1.0 - 1.0 / FRESH_STEPS) ** (self._observed - last)
+        self._visits[bucket] = (weight + 1.0, self._observed)
+        usual = _within(error, INNOVATION)
+        self._residual += DRIFT_RATE * (usual - self._residual)
+        self._spread += DRIFT_RATE * (abs(usual) - self._spread)
+        if self._observed % FADE_STEPS == 0:
+            self._settle()
+        if abs(error) < DEAD_BAND:
+            return
+        self._shared = _within(self._shared + SHARED_RATE * usual, SHARED_LIMIT)
+        rate = max(OWN_RATE, 1.0 / (2.0 + weight))
+        own = _within(error, INNOVATION + STALE_INNOVATION / (1.0 + weight))
+        self._own[bucket] = _within(self._own.get(bucket, 0.0) + rate * own, OWN_LIMIT)
+
+    def _settle(self) -> None:
+        """Give what the visited rows have in common to the shared factor (their times stay, the
+        others follow), and fade the own corrections: rows no longer visited would stay shunned."""
+        total = sum(self._visits[b][0] for b in self._own)
+        if total:
+            common = sum(v * self._visits[b][0] for b, v in self._own.items()) / total / 2.0
+            self._shared = _within(self._shared + common, SHARED_LIMIT)
+            self._own = {b: FADE * (v - common) for b, v in self._own.items()}
+
+    # --- cache and report ---------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, object]:
+        """The calibration (not the online correction) as JSON-able values."""
+        points = [[p.requests, p.rows, p.context_len, p.ms] for p in self.points]
+        return {"version": VERSION, "points": points}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, object]) -> CostModel:
+        """Inverse of to_dict. ValueError when the value is not one of this version."""
+        if data.get("version") != VERSION:
+            raise ValueError(f"cost table version {data.get('version')!r}, expected {VERSION}")
+        try:
+            points = [
+                CostPoint(int(p[0]), int(p[1]), int(p[2]), float(p[3]))
+                for p in cast("list[Any]", data["points"])
+            ]
+        except (KeyError, TypeError, IndexError, ValueError) as error:
+            raise ValueError("cost table has no valid list of points") from error
+        if any(p.ms <= 0 or not math.isfinite(p.ms) for p in points):
+            raise ValueError("cost table holds times that are not positive")
+        return cls(points)
+
+    def report(self) -> dict[str, object]:
+        """JSON-able view: the table and what was learned since."""
+        return {
+            "points": [
+                {"requests": p.requests, "rows": p.rows, "context_len": p.context_len, "ms": p.ms}
+                for p in self.points
+            ],
+            "factor": round(self.factor, 4),
+            "factor_by_rows": {str(b): round(math.exp(v), 4) for b, v in sorted(self._own.items())},
+            "spread": round(self._spread, 4),
+            "drifting": self.drifting,
+            "draft_ms": {k: round(v, 4) for k, v in self._draft.items()},
+            "overhead_ms": {
+                f"{'draft' if drafting else 'plain'}, {2 ** (size - 1)} requests": round(v, 4)
+                for (size, drafting), v in sorted(self._overhead.items())
+            },
+        }
+
+    def _factor(self, rows: int) -> float:
+        return math.exp(self._shared + self._own.get(row_bucket(rows), 0.0))
+
+
+def _ema(old: float | None, value: float) -> float:
+    """Slow mean whose single step is at most a doubling, so one stall does not move it far."""
+    if old is None:
+        return value
+    return old + EMA * (min(value, 2.0 * old + 0.1) - old)
+
+
+def _within(value: float, limit: float) -> float:
+    return min(max(value, -limit), limit)

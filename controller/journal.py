@@ -1,0 +1,135 @@
+"""The journal: watches the plans, notices when the regime changes, and opens the decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+
+from controller import reasons
+from controller.acceptance import Acceptance
+from controller.contract import NONE, BatchView, Decision, Setting
+from controller.cost import CostModel
+from controller.decision import Ledger
+from controller.guards import HarmGuard
+from controller.regime import Regime, Sample
+
+GRID = (1, 2, 4, 8, 16)
+"""Uniform lengths shown as alternatives in decisions."""
+RECENT_PROBE_STEPS = 64
+
+
+class Journal:
+    """One decision per change of plan. Owns the smoothed regime and the ledger."""
+
+    def __init__(self, drafters: tuple[str, ...], clock: Callable[[], float]) -> None:
+        self.ledger = Ledger(clock)
+        self.regime = Regime(drafters, GRID)
+        self._clock = clock
+        self._news: str | None = None
+        self._guard_fired = False
+        self._rearmed = False
+        self._probe_age = RECENT_PROBE_STEPS
+
+    def operator_changed(self, sentence: str) -> None:
+        """The next plan opens a decision with this sentence."""
+        self._news = sentence
+        self._guard_fired = self._rearmed = False
+        self.regime.restart()
+
+    def guard_fired(self) -> None:
+        self._guard_fired = True
+
+    def guard_ended(self) -> None:
+        self._rearmed = True
+
+    def probed(self) -> None:
+        """A drafter that the plan left out was tried in this step."""
+        self._probe_age = 0
+
+    def write(
+        self,
+        batch: BatchView,
+        sample: Sample,
+        setting: Setting,
+        enabled: Container[str],
+        cost: CostModel,
+        acceptance: Acceptance,
+        harm: HarmGuard,
+    ) -> Decision | None:
+        """Take in a planned step; the decision it opens, if any."""
+        regime = self.regime
+        regime.update(sample)
+        self._probe_age += 1
+        now = self._clock()
+        guard = None
+        if self.ledger.current is None:
+            reason, self._news = reasons.START, None
+            sentence = f"First plan after the start, {words(setting)}."
+            drafter, depth = self._nominal(setting, enabled)
+        elif self._news is not None:
+            reason, sentence, self._news = reasons.OPERATOR, self._news, None
+            drafter, depth = self._nominal(setting, enabled)
+        elif self._guard_fired:
+            self._guard_fired = False
+            regime.restart()
+            reason = guard = reasons.HARM_GUARD
+            sentence = (
+                "Drafting lost more than 2 % of time against plain decoding; "
+                f"plain decoding for {harm.dwell_left} steps."
+            )
+            drafter, depth = NONE, 0.0
+        elif _fixed(setting) or not regime.changed(now):
+            return None
+        else:
+            reason = regime.reason(self._probe_age < RECENT_PROBE_STEPS, self._rearmed)
+            guard = reason if reason == reasons.REQUEST_GUARD else None
+            sentence = regime.sentence(reason)
+            self._rearmed = False
+            drafter, depth = regime.leader()
+        candidates = regime.candidates(drafter, depth, cost.spread, acceptance.evidence)
+        if drafter == NONE:
+            # Plan and plain decoding are one candidate; a guard's plan is the plain one.
+            del candidates[0 if guard else 1]
+        inputs: dict[str, object] = {
+            "mode": setting.mode,
+            "cost_factor": round(cost.factor, 4),
+            "loss": round(harm.loss, 5),
+            **regime.inputs(),
+        }
+        regime.enter(drafter, depth, now)
+        return self.ledger.open(
+            step=batch.step,
+            drafter=drafter,
+            draft_length=depth,
+            inputs=inputs,
+            candidates=candidates,
+            chosen=candidates[0],
+            reason=reason,
+            sentence=sentence,
+            guard=guard,
+            requests=tuple(r.id for r in batch.requests),
+        )
+
+    def _nominal(self, setting: Setting, enabled: Container[str]) -> tuple[str, float]:
+        """Drafter and D right after a start or an operator's change."""
+        name, length = setting.drafter, setting.draft_length
+        if _fixed(setting) and (name is None or name == NONE or length == 0):
+            return NONE, 0.0
+        if setting.mode == "pinned" and name is not None and name in enabled:
+            return name, self.regime.means["depth"] if length is None else float(length)
+        return self.regime.leader()
+
+
+def _fixed(setting: Setting) -> bool:
+    """Whether the operator fixed the plan, so that a ragged D is no change of it."""
+    if setting.mode == "pinned":
+        return setting.drafter == NONE or setting.draft_length is not None
+    return setting.mode == "off"
+
+
+def words(setting: Setting) -> str:
+    """The setting as a phrase: `mode pinned with ngram, D = 4`."""
+    text = f"mode {setting.mode}"
+    if setting.mode == "pinned":
+        length = "chosen" if setting.draft_length is None else setting.draft_length
+        text += f" with {setting.drafter}, D = {length}"
+    return f"{text}, D at most {setting.max_draft_length}"

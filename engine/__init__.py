@@ -1,0 +1,1 @@
+"""The speculative engine: one process per device that drafts, verifies and commits."""

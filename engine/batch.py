@@ -1,0 +1,103 @@
+"""One ragged batch: decode is a chunk of one row, verify of 1 + D, prefill of n."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.device import Device
+from engine.draw import Draw
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows of one request in a step.
+
+    ids: token ids of the rows; the last `drafted` of them are drafts. start: position of the
+    first row. wanted: draw target tokens at the last 1 + drafted rows (False while a prefill has
+    more chunks to come). pages cover start + len(ids) tokens at least."""
+
+    request: int
+    ids: Sequence[int]
+    start: int
+    pages: Sequence[int]
+    draw: Draw
+    drafted: int = 0
+    wanted: bool = True
+
+    @property
+    def kv_length(self) -> int:
+        """Keys the last row sees, the rows being written included."""
+        return self.start + len(self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """chunks packed flat. T rows in all, R of them wanted, C wanted chunks.
+
+    ids, positions, slots: int64 [T]. wanted_rows: int64 [R] rows that need logits.
+    next_drafts: int64 [R], the draft each wanted row must reproduce, -1 where there is none.
+    leading: int64 [C, 1 + max D] indexes into [R], padded with R (see verify.accept).
+    offsets: first row of each chunk."""
+
+    chunks: tuple[Chunk, ...]
+    ids: Tensor
+    positions: Tensor
+    slots: Tensor
+    wanted_rows: Tensor
+    next_drafts: Tensor
+    leading: Tensor
+    offsets: tuple[int, ...]
+    row_draws: tuple[Draw, ...]
+    row_positions: tuple[int, ...]
+
+    @property
+    def wanted_chunks(self) -> list[Chunk]:
+        return [chunk for chunk in self.chunks if chunk.wanted]
+
+
+def pack(chunks: Sequence[Chunk], device: Device, page_size: int) -> Batch:
+    """Build the batch of one step from its chunks, in order."""
+    ids: list[int] = []
+    positions: list[int] = []
+    slots: list[int] = []
+    offsets: list[int] = []
+    wanted: list[int] = []
+    next_drafts: list[int] = []
+    groups: list[range] = []
+    draws: list[Draw] = []
+    places: list[int] = []
+    for chunk in chunks:
+        first, count = len(ids), len(chunk.ids)
+        offsets.append(first)
+        ids.extend(chunk.ids)
+        span = range(chunk.start, chunk.start + count)
+        positions.extend(span)
+        slots.extend(chunk.pages[p // page_size] * page_size + p % page_size for p in span)
+        if chunk.wanted:
+            drafted = chunk.drafted
+            groups.append(range(len(wanted), len(wanted) + drafted + 1))
+            wanted.extend(range(first + count - drafted - 1, first + count))
+            next_drafts.extend(chunk.ids[count - drafted :] if drafted else ())
+            next_drafts.append(-1)
+            draws.extend([chunk.draw] * (drafted + 1))
+            places.extend(range(chunk.kv_length - drafted, chunk.kv_length + 1))
+    width = max((len(group) for group in groups), default=1)
+    leading = [
+        index for group in groups for index in [*group, *[len(wanted)] * (width - len(group))]
+    ]
+    return Batch(
+        chunks=tuple(chunks),
+        ids=device.tensor(ids, torch.int64),
+        positions=device.tensor(positions, torch.int64),
+        slots=device.tensor(slots, torch.int64),
+        wanted_rows=device.tensor(wanted, torch.int64),
+        next_drafts=device.tensor(next_drafts, torch.int64),
+        leading=device.tensor(leading, torch.int64).view(len(groups), width),
+        offsets=tuple(offsets),
+        row_draws=tuple(draws),
+        row_positions=tuple(places),
+    )

@@ -1,0 +1,140 @@
+"""Builds the engine from its config: device, model, pool, attention, calibration, controller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from controller.contract import Controller, CostPoint, Setting
+from controller.controller import AdaptiveController
+from controller.cost import CostModel
+from engine.attention import Attention, TorchAttention
+from engine.attention_flashinfer import FlashInferAttention, open_wrapper
+from engine.calibration import cost_key, cost_points
+from engine.config import EngineConfig
+from engine.decoder import Decoder
+from engine.device import Device, open_device
+from engine.drafters.registry import DRAFTERS
+from engine.errors import StartError
+from engine.executor import Executor
+from engine.intake import Intake, Limits
+from engine.kv import KvPool, open_pool
+from engine.loading import EMBEDDED, Loaded, default_cache_dir, find_model, load
+from engine.loop import Emit, Engine
+from engine.pages import Pages
+from engine.scheduler import Scheduler
+from engine.text import Text
+
+EMBEDDED_NAME = "smollm2-135m-instruct"
+
+Report = Callable[[str, float, str], None]
+"""(stage, fraction 0..1, message)."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A loaded model with its pool and executor: everything that is slow to make."""
+
+    loaded: Loaded
+    device: Device
+    pool: KvPool
+    executor: Executor
+    text: Text
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The measured cost table; cached: it came from the cache directory."""
+
+    points: list[CostPoint]
+    cached: bool
+
+
+def open_target(config: EngineConfig, report: Report) -> Target:
+    """Load the model and lay out its pages. Raises StartError."""
+    device = open_device(config.device, config.dtype, config.threads)
+    path = find_model(config.model, _cache_dir(config), lambda f, text: report("model", f, text))
+    report("load", 0.0, "Loading the model")
+    loaded = load(path, device, config.context_length)
+    shape = loaded.decoder.shape
+    pool = open_pool(shape, device, config.page_size, config.kv_tokens, config.memory_fraction)
+    attention = _attention(config, device, pool, loaded.decoder)
+    executor = Executor(loaded.decoder, attention, device, config.page_size)
+    report("load", 1.0, "Loaded the model")
+    return Target(loaded, device, pool, executor, Text(loaded.tokenizer))
+
+
+def calibrate(config: EngineConfig, target: Target, report: Report) -> Calibration:
+    """Measure the target's cost table, or take it from the cache."""
+    points, cached = cost_points(
+        target.executor,
+        target.pool,
+        config.max_batch,
+        config.max_draft_length,
+        cost_key(target.executor, f"{target.loaded.architecture} {target.loaded.decoder.shape}"),
+        _cache_dir(config),
+        fresh=config.calibration == "fresh",
+        progress=lambda fraction, message: report("calibrate", fraction, message),
+    )
+    return Calibration(points, cached)
+
+
+def _cache_dir(config: EngineConfig) -> Path:
+    return Path(config.cache_dir) if config.cache_dir else default_cache_dir()
+
+
+def _attention(config: EngineConfig, device: Device, pool: KvPool, decoder: Decoder) -> Attention:
+    shape, scale = decoder.shape, decoder.scales.attention
+    if config.attention == "torch" or not device.is_cuda:
+        if config.attention == "flashinfer":
+            raise StartError(
+                "no_cuda",
+                "attention flashinfer needs a CUDA GPU; use --attention auto or torch.",
+            )
+        return TorchAttention(pool, shape, scale)
+    try:
+        wrapper = open_wrapper(device.torch_device)
+    except StartError:
+        if config.attention == "flashinfer":
+            raise
+        return TorchAttention(pool, shape, scale)
+    return FlashInferAttention(pool, shape, scale, wrapper)
+
+
+def adaptive(config: EngineConfig, points: list[CostPoint]) -> AdaptiveController:
+    """The controller over a measured cost table."""
+    return AdaptiveController(
+        drafters=tuple(DRAFTERS),
+        cost=CostModel(points),
+        setting=Setting(max_draft_length=config.max_draft_length),
+    )
+
+
+def open_engine(
+    config: EngineConfig, target: Target, controller: Controller, emit: Emit
+) -> tuple[Engine, Intake]:
+    """A fresh engine over a loaded target, and the door to it."""
+    shape = target.loaded.decoder.shape
+    stop_ids = target.loaded.stop_ids
+    drafters = [make(config.max_draft_length, stop_ids) for make in DRAFTERS.values()]
+    pages = Pages(target.pool.pages, target.pool.page_size)
+    scheduler = Scheduler(pages, config.max_batch, config.max_waiting, config.chunk_rows)
+    engine = Engine(target.executor, scheduler, drafters, controller, config.max_draft_length, emit)
+    limits = Limits(
+        context_length=shape.context_length,
+        pool_tokens=target.pool.pages * target.pool.page_size,
+        max_draft_length=config.max_draft_length,
+        vocabulary=shape.vocabulary,
+    )
+    return engine, Intake(target.text, limits, stop_ids, engine.enabled.get)
+
+
+def served_name(config: EngineConfig) -> str:
+    """The model's name in the API."""
+    if config.served_name:
+        return config.served_name
+    if config.model == EMBEDDED:
+        return EMBEDDED_NAME
+    path = Path(config.model).expanduser()
+    return path.resolve().name if path.exists() else config.model

@@ -1,0 +1,98 @@
+"""Answers the calls of the API process: controller, drafters, text."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from controller.contract import NONE, Setting
+from engine.errors import RequestError
+from engine.loop import Engine
+from engine.text import Text
+from engine.wire import (
+    CallBody,
+    ControllerState,
+    Detokenize,
+    DrafterState,
+    GetReport,
+    GetWhatIf,
+    SetController,
+    SetDrafter,
+    Tokenize,
+)
+
+MAX_WHAT_IF_BATCH = 4096
+MAX_WHAT_IF_CONTEXT = 10_000_000
+
+
+def answer(body: CallBody, engine: Engine, text: Text) -> object:
+    """The reply's result as msgpack-able values. Raises RequestError."""
+    match body:
+        case SetController():
+            return set_controller(engine, body)
+        case SetDrafter(name=name, enabled=enabled):
+            if name not in engine.drafters:
+                raise RequestError("unknown_drafter", _unknown(engine, name), "name")
+            engine.set_enabled(name, enabled)
+            return next(state for state in drafter_states(engine) if state.name == name)
+        case GetReport():
+            return engine.controller.report()
+        case GetWhatIf(batch_size=batch_size, context_len=context_len):
+            if not 1 <= batch_size <= MAX_WHAT_IF_BATCH:
+                message = f"batch_size must be between 1 and {MAX_WHAT_IF_BATCH}."
+                raise RequestError("invalid_request", message, "batch_size")
+            if not 0 <= context_len <= MAX_WHAT_IF_CONTEXT:
+                message = f"context_len must be between 0 and {MAX_WHAT_IF_CONTEXT}."
+                raise RequestError("invalid_request", message, "context_len")
+            return asdict(engine.controller.what_if(batch_size, context_len))
+        case Tokenize(messages=messages, prompt=prompt):
+            ids = text.render(messages) if messages is not None else text.encode(prompt or "")
+            return {"tokens": ids}
+        case Detokenize(tokens=tokens):
+            top = engine.executor.decoder.shape.vocabulary
+            if any(not 0 <= token < top for token in tokens):
+                message = f"tokens must be ids between 0 and {top - 1}."
+                raise RequestError("invalid_request", message, "tokens")
+            return {"text": text.decode(tokens)}
+
+
+def set_controller(engine: Engine, body: SetController) -> ControllerState:
+    """Check and apply an operator's setting; it holds from the next step on."""
+    if body.drafter is not None and body.drafter != NONE and body.drafter not in engine.drafters:
+        raise RequestError("unknown_drafter", _unknown(engine, body.drafter), "drafter")
+    length, largest = body.draft_length, engine.max_draft_length
+    if length is not None and not 0 <= length <= largest:
+        message = f"draft_length must be between 0 and {largest}, not {length}."
+        raise RequestError("draft_length_out_of_range", message, "draft_length")
+    if body.mode == "pinned" and body.drafter is None:
+        message = "mode pinned needs a drafter: " + ", ".join([NONE, *engine.drafters]) + "."
+        raise RequestError("bad_setting", message, "drafter")
+    if body.mode != "pinned" and (body.drafter is not None or length is not None):
+        message = f"mode {body.mode} takes neither drafter nor draft_length; use mode pinned."
+        raise RequestError("bad_setting", message, "mode")
+    engine.controller.configure(Setting(body.mode, body.drafter, length, max_draft_length=largest))
+    return controller_state(engine)
+
+
+def controller_state(engine: Engine) -> ControllerState:
+    setting = engine.controller.setting
+    return ControllerState(
+        setting.mode, setting.drafter, setting.draft_length, setting.max_draft_length
+    )
+
+
+def drafter_states(engine: Engine) -> tuple[DrafterState, ...]:
+    """Plain decoding first, then every drafter."""
+    plain = DrafterState(NONE, "none", True, 0)
+    return (
+        plain,
+        *(
+            DrafterState(name, drafter.kind, engine.enabled[name], engine.max_draft_length)
+            for name, drafter in engine.drafters.items()
+        ),
+    )
+
+
+def _unknown(engine: Engine, name: str) -> str:
+    return (
+        f"there is no drafter {name[:64]!r}; choose one of {', '.join([NONE, *engine.drafters])}."
+    )

@@ -1,0 +1,34 @@
+"""Everything the engine process is told at start, in one value."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """model: a local folder, a GGUF file, a Hugging Face id, or "embedded" (SmolLM2-135M-Instruct).
+
+    dtype auto picks bfloat16 where the device has fast bfloat16, else float32. threads 0 means
+    the number of physical cores. kv_tokens 0 sizes the page pool from free memory and
+    memory_fraction. chunk_rows bounds the prefill rows of one step. context_length 0 means the
+    model's own. cache_dir holds converted models and calibration tables. Lengths in tokens.
+    calibration: "auto" uses a cached cost table if there is one, "fresh" always measures."""
+
+    model: str = "embedded"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    attention: Literal["auto", "torch", "flashinfer"] = "auto"
+    threads: int = 0
+    max_batch: int = 32
+    max_waiting: int = 256
+    max_draft_length: int = 16
+    chunk_rows: int = 256
+    page_size: int = 16
+    kv_tokens: int = 0
+    memory_fraction: float = 0.4
+    context_length: int = 0
+    cache_dir: str = ""
+    calibration: Literal["auto", "fresh"] = "auto"
+    served_name: str = ""

@@ -1,0 +1,108 @@
+"""The device: where tensors live, how to copy to the host, and which dtype is fast there."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+
+from engine.errors import StartError
+
+
+class Event(Protocol):
+    def synchronize(self) -> None: ...
+
+
+class _Done:
+    """An event that has already happened: the CPU computes at once."""
+
+    def synchronize(self) -> None:
+        return
+
+
+@dataclass(frozen=True)
+class Device:
+    """One compute device. On the CPU events are inert and pinned buffers are plain tensors."""
+
+    torch_device: torch.device
+    dtype: torch.dtype
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.torch_device.type == "cuda"
+
+    def tensor(self, values: list[int] | list[float], dtype: torch.dtype) -> torch.Tensor:
+        """Host values as a device tensor of shape [len(values)], copied without waiting."""
+        host = torch.tensor(values, dtype=dtype, pin_memory=self.is_cuda)
+        return host.to(self.torch_device, non_blocking=True) if self.is_cuda else host
+
+    def to_host(self, value: torch.Tensor) -> torch.Tensor:
+        """Start copying a device tensor to the host; complete after record().synchronize()."""
+        if not self.is_cuda:
+            return value
+        host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+        return host.copy_(value, non_blocking=True)
+
+    def record(self) -> Event:
+        """An event behind everything enqueued so far."""
+        if not self.is_cuda:
+            return _Done()
+        event = torch.cuda.Event()
+        event.record()
+        return event
+
+    def free_bytes(self) -> int:
+        """Memory that a page pool may be sized from."""
+        if self.is_cuda:
+            return torch.cuda.mem_get_info(self.torch_device)[0]
+        return _available_host_bytes()
+
+
+def open_device(
+    device: Literal["auto", "cpu", "cuda"],
+    dtype: Literal["auto", "float32", "bfloat16"],
+    threads: int,
+) -> Device:
+    """Choose the device and dtype. dtype auto is bfloat16 where it is fast, else float32."""
+    cuda = torch.cuda.is_available()
+    if device == "cuda" and not cuda:
+        raise StartError(
+            "no_cuda",
+            "device cuda was asked for, but torch finds no CUDA GPU; "
+            "use --device auto or cpu, or install a CUDA build of torch.",
+        )
+    use_cuda = cuda and device != "cpu"
+    torch.set_num_threads(threads if threads > 0 else physical_cores())
+    torch.set_grad_enabled(False)
+    if dtype == "auto":
+        fast = torch.cuda.is_bf16_supported() if use_cuda else cpu_has_fast_bfloat16()
+        chosen = torch.bfloat16 if fast else torch.float32
+    else:
+        chosen = torch.float32 if dtype == "float32" else torch.bfloat16
+    return Device(torch.device("cuda" if use_cuda else "cpu"), chosen)
+
+
+def cpu_has_fast_bfloat16() -> bool:
+    """True when the CPU multiplies bfloat16 natively (AMX or AVX-512 BF16, Arm BF16)."""
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16"))
+
+
+def physical_cores() -> int:
+    """Physical cores this process may run on."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    physical = torch.cpu.get_capabilities().get("num_physical_cores") or usable
+    return max(1, min(int(usable or 1), int(physical or 1)))
+
+
+def _available_host_bytes() -> int:
+    try:
+        with open("/proc/meminfo") as meminfo:
+            for line in meminfo:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

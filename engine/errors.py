@@ -1,0 +1,22 @@
+"""Errors a user can meet in the engine: what happened, where, what to do."""
+
+from __future__ import annotations
+
+
+class RequestError(Exception):
+    """A request the engine refuses. code and param are as in wire.Failed."""
+
+    def __init__(self, code: str, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.param = param
+
+
+class StartError(Exception):
+    """The engine cannot start, and starting again will not help."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message

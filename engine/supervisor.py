@@ -1,0 +1,153 @@
+"""One engine child process and the Unix socket to it: spawn, connect, send, receive, kill."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import struct
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from engine.config import EngineConfig
+from engine.wire import MAX_FRAME_BYTES, FromEngine, ToEngine
+
+CONNECT_POLL_S = 0.05
+TERMINATE_S = 5.0
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(FromEngine)
+_length = struct.Struct(">I")
+
+
+class EngineProcess:
+    """A child of its own session, so that Ctrl-C in a terminal reaches the API process only.
+
+    `messages` ends when the child closes the socket or dies."""
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        folder: Path,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self._process = process
+        self._folder = folder
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def spawn(
+        cls, config: EngineConfig, log_path: Path, command: Sequence[str] = ()
+    ) -> EngineProcess:
+        """Start the child and connect to it. Its output is appended to log_path.
+
+        command: the program that takes --socket and --config; by default `python -m
+        engine.worker`. Raises ChildProcessError when the child ends before it listens."""
+        folder = Path(tempfile.mkdtemp(prefix="paceline-"))
+        socket_path = folder / "engine.sock"
+        arguments = [
+            *(command or (sys.executable, "-m", "engine.worker")),
+            "--socket",
+            str(socket_path),
+            "--config",
+            msgspec.json.encode(config).decode(),
+        ]
+        process: asyncio.subprocess.Process | None = None
+        try:
+            log_path.parent.mkdir(parents=True, exist_ok=True)
+            with log_path.open("ab") as log:
+                process = await asyncio.create_subprocess_exec(
+                    *arguments,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=_environment(),
+                    start_new_session=True,
+                )
+            reader, writer = await _connect(process, socket_path)
+        except BaseException:
+            if process is not None:
+                await _end(process)
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return cls(process, folder, reader, writer)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, message: ToEngine) -> None:
+        """Queue one frame. Writing to a dead engine is ignored: its end is seen by `messages`."""
+        payload = _encoder.encode(message)
+        if len(payload) > MAX_FRAME_BYTES:
+            raise ValueError(f"message of {len(payload)} bytes exceeds the frame limit")
+        if not self._writer.is_closing():
+            self._writer.write(_length.pack(len(payload)) + payload)
+
+    async def messages(self) -> AsyncIterator[FromEngine]:
+        """Every message until the connection ends. Raises msgspec.MsgspecError on a frame that
+        is not part of the contract."""
+        while True:
+            try:
+                (size,) = _length.unpack(await self._reader.readexactly(_length.size))
+                if size > MAX_FRAME_BYTES:
+                    raise msgspec.DecodeError(f"frame of {size} bytes exceeds the limit")
+                payload = await self._reader.readexactly(size)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                return
+            yield _decoder.decode(payload)
+
+    async def stop(self) -> int:
+        """End the child (terminate, after 5 s kill) and return its exit status."""
+        self._writer.close()
+        status = await _end(self._process)
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return status
+
+    async def wait(self, timeout_s: float) -> int:
+        """Exit status of a child whose connection has ended; stops it if it lingers."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._process.wait()
+        return await self.stop()
+
+
+def _environment() -> dict[str, str]:
+    """The child imports the same packages as this process, wherever it was started from."""
+    root = str(Path(__file__).resolve().parent.parent)
+    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+
+
+async def _connect(
+    process: asyncio.subprocess.Process, path: Path
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    while True:
+        try:
+            return await asyncio.open_unix_connection(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            if process.returncode is not None:
+                raise ChildProcessError(process.returncode) from None
+            await asyncio.sleep(CONNECT_POLL_S)
+
+
+async def _end(process: asyncio.subprocess.Process) -> int:
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            async with asyncio.timeout(TERMINATE_S):
+                await process.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+    return await process.wait()

@@ -1,0 +1,292 @@
+"""Messages between the API process and the engine process.
+
+Frames on a Unix stream socket: a 4-byte big-endian length, then one msgpack-encoded message
+(msgspec tagged structs). The engine listens, the client connects. Both sides validate.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from controller.contract import Decision, Mode, Wish
+
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+
+TokenKind = Literal["plain", "accepted", "correction", "bonus"]
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+class Sampling(msgspec.Struct, frozen=True):
+    """temperature 0 is greedy. top_k 0 and top_p 1.0 mean no filter. seed None: unseeded.
+    max_tokens None: as many as the context holds."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+
+class Message(msgspec.Struct, frozen=True):
+    role: str
+    content: str
+
+
+# --- client -> engine ---------------------------------------------------------------------------
+
+
+class Submit(msgspec.Struct, frozen=True, tag="submit"):
+    """Exactly one of messages, prompt and prompt_ids is set. id is unique per connection."""
+
+    id: str
+    sampling: Sampling
+    messages: tuple[Message, ...] | None = None
+    prompt: str | None = None
+    prompt_ids: tuple[int, ...] | None = None
+    speculation: Wish = Wish()
+    tenant: str = ""
+
+
+class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
+    """Unknown or finished ids are ignored. Answered by Finished(finish_reason="cancelled")."""
+
+    id: str
+
+
+class SetController(msgspec.Struct, frozen=True, tag="set_controller"):
+    """Reply: ControllerState. Errors: unknown_drafter, draft_length_out_of_range, bad_setting."""
+
+    mode: Mode
+    drafter: str | None = None
+    draft_length: int | None = None
+
+
+class SetDrafter(msgspec.Struct, frozen=True, tag="set_drafter"):
+    """Reply: DrafterState. Error: unknown_drafter."""
+
+    name: str
+    enabled: bool
+
+
+class GetReport(msgspec.Struct, frozen=True, tag="get_report"):
+    """Reply: the controller's report (JSON-able dict)."""
+
+
+class GetWhatIf(msgspec.Struct, frozen=True, tag="get_what_if"):
+    """Reply: WhatIf as a dict."""
+
+    batch_size: int
+    context_len: int
+
+
+class Tokenize(msgspec.Struct, frozen=True, tag="tokenize"):
+    """Reply: {"tokens": [int]}. One of prompt and messages is set."""
+
+    prompt: str | None = None
+    messages: tuple[Message, ...] | None = None
+
+
+class Detokenize(msgspec.Struct, frozen=True, tag="detokenize"):
+    """Reply: {"text": str}."""
+
+    tokens: tuple[int, ...]
+
+
+CallBody = SetController | SetDrafter | GetReport | GetWhatIf | Tokenize | Detokenize
+
+
+class Call(msgspec.Struct, frozen=True, tag="call"):
+    call: int
+    body: CallBody
+
+
+ToEngine = Submit | Cancel | Call
+
+# --- engine -> client ---------------------------------------------------------------------------
+
+
+class DrafterState(msgspec.Struct, frozen=True):
+    name: str
+    kind: Literal["none", "model_free", "model"]
+    enabled: bool
+    max_draft_length: int
+
+
+class ControllerState(msgspec.Struct, frozen=True):
+    mode: Mode
+    drafter: str | None
+    draft_length: int | None
+    max_draft_length: int
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """Start-up progress. stage: "load", "calibrate"; fraction 0..1."""
+
+    stage: str
+    fraction: float
+    message: str
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """Sent once when the engine can serve. Lengths in tokens."""
+
+    model: str
+    architecture: str
+    dtype: str
+    device: str
+    attention: str
+    threads: int
+    context_length: int
+    vocabulary: int
+    max_draft_length: int
+    max_batch: int
+    total_pages: int
+    page_size: int
+    drafters: tuple[DrafterState, ...]
+    controller: ControllerState
+    pid: int
+    load_ms: float
+    calibration_ms: float
+    calibration_cached: bool
+
+
+class StartFailed(msgspec.Struct, frozen=True, tag="start_failed"):
+    """The engine cannot start, and restarting will not help (say, a wrong model path)."""
+
+    code: str
+    message: str
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """One committed token with the text it released (may be empty) and where it came from."""
+
+    token: int
+    text: str
+    kind: TokenKind
+
+
+class Delta(msgspec.Struct, frozen=True):
+    """What one step gave one request. text is the concatenation of the pieces' texts.
+    drafted and accepted are this step's counts for the request."""
+
+    id: str
+    text: str
+    pieces: tuple[Piece, ...]
+    step: int
+    drafter: str
+    drafted: int
+    accepted: int
+
+
+class Deltas(msgspec.Struct, frozen=True, tag="deltas"):
+    items: tuple[Delta, ...]
+
+
+class Speculation(msgspec.Struct, frozen=True):
+    """Per-request counters. steps counts every verify step after prefill, D = 0 too (the step
+    that ends the prefill commits the first token and is not counted). histogram[a] = steps that
+    accepted a tokens. drafters: request-steps by drafter name."""
+
+    steps: int
+    drafted: int
+    accepted: int
+    histogram: tuple[int, ...]
+    max_draft_length: int
+    drafters: dict[str, int]
+
+
+class Timing(msgspec.Struct, frozen=True):
+    """Milliseconds measured in the engine. tpot_ms is None below two output tokens."""
+
+    queue_ms: float
+    ttft_ms: float
+    e2e_ms: float
+    tpot_ms: float | None
+
+
+class Finished(msgspec.Struct, frozen=True, tag="finished"):
+    """stop: the stop string or token id that ended the request, or None (EOS)."""
+
+    id: str
+    finish_reason: FinishReason
+    stop: str | int | None
+    prompt_tokens: int
+    completion_tokens: int
+    speculation: Speculation
+    timing: Timing
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """The request ended with an error and nothing more follows. code is one of: invalid_request,
+    context_length_exceeded, unknown_drafter, draft_length_out_of_range, drafter_disabled,
+    queue_full, internal. param names the offending field, when there is one."""
+
+    id: str
+    code: str
+    message: str
+    param: str | None = None
+
+
+class Reply(msgspec.Struct, frozen=True, tag="reply"):
+    """Answer to a Call: result as msgpack-able value, or error code and message."""
+
+    call: int
+    result: object = None
+    error: str | None = None
+    message: str = ""
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """One second of request-steps that ran with (drafter, draft_length).
+
+    reached[k] and accepted_at[k]: position k + 1 was reached and verified / was accepted.
+    verify_ms, draft_ms, overhead_ms: step time shared out by rows, so that cells add up."""
+
+    drafter: str
+    draft_length: int
+    request_steps: int
+    tokens: int
+    drafted: int
+    accepted: int
+    reached: tuple[int, ...]
+    accepted_at: tuple[int, ...]
+    verify_ms: float
+    draft_ms: float
+    overhead_ms: float
+
+
+class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
+    """Once a second while the engine runs, also when idle. Counts are of the past interval.
+
+    time: seconds since the epoch. tokens counts all output tokens; drafted_tokens those of them
+    that were accepted drafts. tpot_ms: mean time per output token and request over the interval,
+    None when nothing decoded. decisions: opened or updated since the last snapshot."""
+
+    time: float
+    interval_s: float
+    steps: int
+    forwards: int
+    tokens: int
+    drafted_tokens: int
+    prefill_tokens: int
+    running: int
+    waiting: int
+    batch_mean: float
+    batch_max: int
+    free_pages: int
+    total_pages: int
+    tpot_ms: float | None
+    step_ms_p50: float | None
+    step_ms_p99: float | None
+    cells: tuple[Cell, ...]
+    decisions: tuple[Decision, ...]
+    controller: ControllerState
+    drafters: tuple[DrafterState, ...]
+
+
+FromEngine = Progress | Hello | StartFailed | Deltas | Finished | Failed | Reply | Snapshot
