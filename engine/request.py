@@ -11,7 +11,7 @@ from engine.output import Output
 from engine.wire import Speculation, Timing
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Request:
     """tokens: prompt, then output. computed: how many of them have keys and values in pages.
     Times are seconds of time.perf_counter(); None until they happen."""

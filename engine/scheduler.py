@@ -38,6 +38,7 @@ class Scheduler:
         self._chunk_rows = chunk_rows
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
+        self._live: dict[str, Request] = {}
 
     @property
     def full(self) -> bool:
@@ -50,20 +51,16 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         self.waiting.append(request)
+        self._live[request.name] = request
 
     def find(self, name: str) -> Request | None:
         """The live request with the client's name."""
-        for request in (*self.running, *self.waiting):
-            if request.name == name:
-                return request
-        return None
+        return self._live.get(name)
 
     def remove(self, request: Request) -> None:
         """End a live request, wherever it is; its pages are free at once."""
-        if request in self.running:
-            self.running.remove(request)
-        else:
-            self.waiting.remove(request)
+        del self._live[request.name]
+        (self.waiting if request.admitted is None else self.running).remove(request)
         self.pages.release(request.id)
 
     def next(self, now: float) -> Work:

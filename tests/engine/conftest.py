@@ -1,0 +1,21 @@
+"""One real target in float32, loaded once for all in-process engine tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.build import Target, open_target
+from engine.config import EngineConfig
+
+CONFIG = EngineConfig(dtype="float32", device="cpu", kv_tokens=16384, max_batch=8)
+
+
+@pytest.fixture(scope="session")
+def config() -> EngineConfig:
+    return CONFIG
+
+
+@pytest.fixture(scope="session")
+def target() -> Target:
+    """SmolLM2-135M-Instruct, float32, with room for 16,384 tokens."""
+    return open_target(CONFIG, lambda stage, fraction, message: None)

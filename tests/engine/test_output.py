@@ -1,0 +1,156 @@
+"""Where a request ends, and what of it is shown, also inside an accepted run."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.build import Target
+from engine.output import Output
+from engine.text import Text
+from engine.wire import Finished, Piece
+from tests.engine.scripted import Harness, PlainText, ScriptedDrafter
+
+
+def count_up(token: int, position: int) -> list[float]:
+    """The greedy text is the alphabet: a, b, c, …"""
+    return [1.0 if k == (token + 1) % 26 else 0.0 for k in range(26)]
+
+
+def following(tokens: list[int], length: int) -> list[int]:
+    return [(tokens[-1] + 1 + place) % 26 for place in range(length)]
+
+
+def harness(length: int) -> Harness:
+    return Harness(26, count_up, [ScriptedDrafter(following, "a")], lambda s, r, n: ("a", length))
+
+
+def text(pieces: list[Piece]) -> str:
+    return "".join(piece.text for piece in pieces)
+
+
+@pytest.mark.parametrize("length", [0, 1, 4, 8])
+@pytest.mark.parametrize(("stop", "shown"), [("f", "bcde"), ("ef", "bcd"), ("bcdef", "")])
+def test_a_stop_string_inside_an_accepted_run_cuts_text_and_ids(
+    length: int, stop: str, shown: str
+) -> None:
+    run = harness(length)
+    request = run.add([0], 20, stop=[stop])
+    run.drain()
+    end = run.end(request)
+    assert isinstance(end, Finished)
+    assert (end.finish_reason, end.stop) == ("stop", stop)
+    assert text(run.pieces(request)) == shown
+    assert request.tokens[1:] == [1, 2, 3, 4, 5], "tokens after the stop were kept"
+    assert end.completion_tokens == 5
+
+
+@pytest.mark.parametrize("length", [0, 3, 8])
+def test_an_end_token_inside_an_accepted_run_ends_the_request(length: int) -> None:
+    run = harness(length)
+    request = run.add([0], 20, end_ids=frozenset({6}))
+    run.drain()
+    end = run.end(request)
+    assert isinstance(end, Finished)
+    assert end.finish_reason == "stop"
+    assert end.completion_tokens == 6
+    assert request.tokens[1:] == [1, 2, 3, 4, 5, 6]
+    assert request.accepted <= request.drafted
+
+
+@pytest.mark.parametrize("length", [0, 1, 5, 16])
+@pytest.mark.parametrize("limit", [1, 2, 7, 12])
+def test_max_tokens_is_met_exactly_at_any_draft_length(length: int, limit: int) -> None:
+    run = harness(length)
+    request = run.add([0], limit)
+    run.drain()
+    end = run.end(request)
+    assert isinstance(end, Finished)
+    assert (end.finish_reason, end.completion_tokens) == ("length", limit)
+    assert len(run.pieces(request)) == limit
+
+
+def test_text_that_may_become_a_stop_string_is_held_back_until_settled() -> None:
+    run = harness(0)
+    request = run.add([0], 20, stop=["cdx"])
+    shown = []
+    while run.engine.step():
+        shown.append(text(run.pieces(request)))
+    assert shown[:5] == ["b", "b", "b", "bcde", "bcdef"]
+    assert shown[-1] == "bcdefghijklmnopqrstu"
+
+
+def test_provenance_names_accepted_correction_bonus_and_plain() -> None:
+    script = {2: [3, 4], 5: [9]}  # after c: d e, both right; after f: j, wrong
+    run = Harness(
+        26,
+        count_up,
+        [ScriptedDrafter(lambda t, n: script.get(t[-1], [])[:n], "a")],
+        lambda s, r, n: ("a", 4),
+    )
+    request = run.add([0], 7)
+    run.drain()
+    assert [(piece.text, piece.kind) for piece in run.pieces(request)] == [
+        ("b", "plain"),
+        ("c", "plain"),
+        ("d", "accepted"),
+        ("e", "accepted"),
+        ("f", "bonus"),
+        ("g", "correction"),
+        ("h", "plain"),
+    ]
+    end = run.end(request)
+    assert isinstance(end, Finished)
+    assert (end.speculation.drafted, end.speculation.accepted) == (3, 2)
+    assert end.speculation.histogram[:3] == (3, 0, 1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    letters=st.lists(st.integers(0, 2), min_size=1, max_size=30),
+    stops=st.lists(st.text("abc", min_size=1, max_size=4), max_size=3),
+)
+def test_stop_strings_cut_where_a_plain_search_would(letters: list[int], stops: list[str]) -> None:
+    plain: PlainText = PlainText()
+    output = Output(
+        plain,  # pyright: ignore[reportArgumentType]  # a detokeniser of one letter a token
+        stop=stops,
+        end_ids=frozenset(),
+        stop_token_ids=frozenset(),
+        max_tokens=len(letters),
+    )
+    shown = ""
+    used = 0
+    for token in letters:
+        shown += text(output.add(token, "plain"))
+        used += 1
+        if output.finish_reason:
+            break
+    whole = "".join("abc"[token] for token in letters)
+    ends = [whole.find(stop) + len(stop) for stop in stops if stop in whole]
+    if ends:
+        first = min(ends)
+        assert used == first, "the request did not end with the token that completed a stop"
+        cut = min(whole[:first].find(stop) for stop in stops if stop in whole[:first])
+        assert shown == whole[:cut]
+    else:
+        assert shown == whole
+
+
+def test_streamed_text_is_the_decoded_text_and_never_breaks_a_character(target: Target) -> None:
+    words = Text(target.loaded.tokenizer)
+    sample = "Zoë mag 日本語 und 🚴‍♀️ naïve — 100 € ✓\n\tdef f(x): return 'ß'"
+    ids = words.encode(sample)
+    stream = words.stream()
+    parts = [stream.add(token) for token in ids]
+    assert "".join(parts) + stream.flush() == sample
+    assert not any("\ufffd" in part for part in parts)
+
+
+def test_an_unfinished_character_at_the_end_is_shown_as_a_replacement(target: Target) -> None:
+    words = Text(target.loaded.tokenizer)
+    ids = words.encode("🚴")[:-1]
+    stream = words.stream()
+    shown = "".join(stream.add(token) for token in ids) + stream.flush()
+    assert shown == "\ufffd"

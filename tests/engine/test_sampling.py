@@ -1,0 +1,105 @@
+"""Filters and noise: the right survivors, the right law, the same draw for the same seed."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.device import Device
+from engine.draw import Draw
+from engine.sampling import choose, keep_top, seeded_noise
+
+CPU = Device(torch.device("cpu"), torch.float32)
+
+
+def generator() -> torch.Generator:
+    made = torch.Generator()
+    made.manual_seed(3)
+    return made
+
+
+def survivors(row: list[float], top_k: int, top_p: float) -> set[int]:
+    """Plain definition: the k most likely, then the smallest set with mass >= p."""
+    order = sorted(range(len(row)), key=lambda token: -row[token])
+    order = order[: top_k or len(row)]
+    weights = [math.exp(row[token]) for token in order]
+    kept, mass = set(), 0.0
+    for token, weight in zip(order, weights, strict=True):
+        kept.add(token)
+        mass += weight / sum(weights)
+        if mass >= top_p - 1e-9:
+            break
+    return kept
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.permutations([-3.0, -1.5, -0.2, 0.4, 1.1, 2.0, 2.9]),
+            st.integers(0, 8),
+            st.sampled_from([1.0, 0.999, 0.9, 0.5, 0.1, 0.01]),
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_filters_keep_exactly_what_their_definition_says(
+    rows: list[tuple[list[float], int, float]],
+) -> None:
+    scores = torch.tensor([row for row, _, _ in rows])
+    draws = [Draw(1.0, top_k, top_p) for _, top_k, top_p in rows]
+    kept = keep_top(scores, draws, CPU)
+    for place, (row, top_k, top_p) in enumerate(rows):
+        got = {token for token in range(len(row)) if kept[place, token] > float("-inf")}
+        assert got == survivors(row, top_k, top_p)
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_the_drawn_law_is_the_softmax(seeded: bool) -> None:
+    total = 40_000
+    row = torch.tensor([0.0, 1.0, -1.0, 2.0, float("-inf"), 0.5])
+    draws = [Draw(0.8, seed=7 if seeded else None)] * total
+    tokens, sound = choose(row.expand(total, -1), draws, range(total), CPU, generator())
+    counts = torch.bincount(tokens, minlength=6).double()
+    expected = (row / 0.8).softmax(0).double() * total
+    assert counts[4] == 0
+    assert bool(sound.all())
+    kept = expected > 0
+    statistic = float((((counts - expected) ** 2)[kept] / expected[kept]).sum())
+    assert statistic < 30.9  # chi-square, 4 degrees of freedom: 99.9997 %
+
+
+def test_seeded_noise_depends_on_seed_position_and_token_alone() -> None:
+    one = seeded_noise([(1, 5), (2, 5), (1, 6)], 1000, CPU)
+    two = seeded_noise([(1, 6), (1, 5)], 500, CPU)
+    assert torch.equal(one[2, :500], two[0])
+    assert torch.equal(one[0, :500], two[1])
+    for other in (one[1], one[2]):
+        assert float(torch.corrcoef(torch.stack((one[0], other)))[0, 1]) < 0.12
+    assert bool(torch.isfinite(one).all())
+
+
+def test_greedy_and_sampled_rows_share_a_batch() -> None:
+    logits = torch.tensor([[0.0, 3.0, 1.0]] * 3)
+    tokens, _ = choose(logits, [Draw(), Draw(2.0, top_k=1), Draw()], [1, 2, 3], CPU, generator())
+    assert tokens.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("row", "sound"),
+    [
+        ([0.0, 1.0], True),
+        ([float("-inf"), 1.0], True),
+        ([float("nan"), 1.0], False),
+        ([float("-inf")] * 2, False),
+        ([float("inf"), 1.0], False),
+    ],
+)
+def test_unsound_logits_are_flagged(row: list[float], sound: bool) -> None:
+    for draw in (Draw(), Draw(1.0)):
+        assert choose(torch.tensor([row]), [draw], [1], CPU, generator())[1].tolist() == [sound]
