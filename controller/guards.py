@@ -21,12 +21,13 @@ MAX_REQUESTS = 4096
 class HarmGuard:
     """Compares drafting steps with what their tokens would have cost without drafts.
 
-    Sums are discounted (512 steps). Below -1 % probes stop. Below -2 %, by more than one
+    Sums are discounted (512 steps); a shorter past counts as 512 steps without loss, so that a
+    cold start may try something. Below -1 % probes stop. Below -2 %, by more than one
     standard error, plain decoding is forced for a dwell of 256 steps, doubled up to 4,096 when it
     fires again; afterwards drafting is free again and the shadow scores decide."""
 
     def __init__(self) -> None:
-        self._clock = self._gain = self._square = self._drafting = 0.0
+        self._clock = self._gain = self._square = self._steps = self._drafting = 0.0
         self._left = 0
         self._dwell = DWELL
         self._quiet = 0
@@ -38,8 +39,13 @@ class HarmGuard:
 
     @property
     def loss(self) -> float:
-        """Share of time lost to drafting in the window; negative when it gains."""
-        return -self._gain / self._clock if self._clock else 0.0
+        """Share of the window's time lost to drafting; negative when it gains."""
+        return -self._gain / self._window if self._clock else 0.0
+
+    @property
+    def _window(self) -> float:
+        """Plain ms of a full window at the mean step."""
+        return self._clock / self._steps * MEMORY_STEPS
 
     @property
     def probes_allowed(self) -> bool:
@@ -57,14 +63,15 @@ class HarmGuard:
         self._clock = keep * self._clock + clock_ms
         self._gain = keep * self._gain + gain
         self._square = keep * self._square + gain * gain
+        self._steps = keep * self._steps + 1.0
         self._drafting = keep * self._drafting + drafting
         if self.active or self._drafting < MIN_DRAFTING_STEPS:
             return False
-        if self.loss - math.sqrt(self._square) / self._clock <= FALL_BACK_AT:
+        if self.loss - math.sqrt(self._square) / self._window <= FALL_BACK_AT:
             return False
         self._left = self._dwell
         self._dwell = min(2 * self._dwell, LONGEST_DWELL)
-        self._clock = self._gain = self._square = self._drafting = 0.0
+        self._empty()
         self._quiet = 0
         self.fired += 1
         return True
@@ -83,7 +90,10 @@ class HarmGuard:
         """The operator changed the setting: start afresh."""
         self._left = 0
         self._dwell = DWELL
-        self._clock = self._gain = self._square = self._drafting = 0.0
+        self._empty()
+
+    def _empty(self) -> None:
+        self._clock = self._gain = self._square = self._steps = self._drafting = 0.0
 
     def report(self) -> dict[str, object]:
         return {

@@ -25,7 +25,7 @@ REASONS: dict[str, str] = {
     OPERATOR: "The operator changed the mode, the pin, a limit or a drafter.",
     HARM_GUARD: "Drafting lost more than 2 % against plain decoding; it stops for a dwell.",
     REARMED: "The dwell of the harm guard ended and drafting pays again.",
-    REQUEST_GUARD: "Requests whose drafts kept costing more than they gave were stood down.",
+    REQUEST_GUARD: "Requests whose drafts cost more than they gave are stood down, or free again.",
     SHADOW_WIN: "Drafting starts because shadow scores predict that it pays.",
     PROBE: "Drafting starts because a probe measured a better outcome than was predicted.",
     MATCH: "The drafters find a draft for more of the requests.",

@@ -181,7 +181,7 @@ class Regime:
             "acceptance": (codes.ACCEPTANCE_DOWN, codes.ACCEPTANCE_UP),
             "price": (codes.PRICE_UP, codes.PRICE_DOWN),
             "wish": (codes.WISH, codes.WISH),
-            "guard": (codes.REQUEST_GUARD, codes.MIXED),
+            "guard": (codes.REQUEST_GUARD, codes.REQUEST_GUARD),
             "shadow": (codes.SHADOW_WIN, codes.SHADOW_WIN),
             "mixed": (codes.MIXED, codes.MIXED),
         }[cause][up]

@@ -33,12 +33,10 @@ class EngineProcess:
     def __init__(
         self,
         process: asyncio.subprocess.Process,
-        folder: Path,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
         self._process = process
-        self._folder = folder
         self._reader = reader
         self._writer = writer
 
@@ -75,9 +73,10 @@ class EngineProcess:
         except BaseException:
             if process is not None:
                 await _end(process)
-            shutil.rmtree(folder, ignore_errors=True)
             raise
-        return cls(process, folder, reader, writer)
+        finally:  # connected or not, nobody connects here again
+            shutil.rmtree(folder, ignore_errors=True)
+        return cls(process, reader, writer)
 
     @property
     def pid(self) -> int:
@@ -110,7 +109,6 @@ class EngineProcess:
         status = await _end(self._process)
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
-        shutil.rmtree(self._folder, ignore_errors=True)
         return status
 
     async def wait(self, timeout_s: float) -> int:

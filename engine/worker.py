@@ -87,7 +87,6 @@ def _accept(path: str) -> Connection:
             os.umask(old)
         listener.listen(1)
         sock, _ = listener.accept()
-    os.unlink(path)  # one client only
     return Connection(sock)
 
 

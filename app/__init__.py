@@ -1,0 +1,1 @@
+"""The service: OpenAI-compatible and admin API, storage, command line."""

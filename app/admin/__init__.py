@@ -1,0 +1,1 @@
+"""The operator surface: live state, drafters, controller, decisions, keys, audit."""

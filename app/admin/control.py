@@ -1,0 +1,159 @@
+"""Drafters, the controller's setting, and what-if: what an operator can change while serving."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Request, get, put
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody, QueryParameter
+from msgspec import Meta
+
+from app.errors import ApiError, bad_request
+from app.service import Service
+from controller.contract import Mode
+from engine.wire import GetReport, GetWhatIf, SetController, SetDrafter
+
+
+class DrafterChange(msgspec.Struct, forbid_unknown_fields=True):
+    enabled: bool
+
+
+class ControllerChange(msgspec.Struct, forbid_unknown_fields=True):
+    """mode pinned needs a drafter; without draft_length the controller picks D for it."""
+
+    mode: Mode
+    drafter: Annotated[str, Meta(max_length=64)] | None = None
+    draft_length: Annotated[int, Meta(ge=0, le=1024)] | None = None
+
+
+@get("/api/drafters", opt={"scope": "admin:read"}, operation_id="ListDrafters", tags=["admin"])
+async def list_drafters(service: NamedDependency[Service]) -> dict[str, Any]:
+    """Every drafter this server has, with whether it may be used."""
+    return {"drafters": [msgspec.to_builtins(drafter) for drafter in service.drafters]}
+
+
+@put(
+    "/api/drafters/{name:str}",
+    opt={"scope": "operate"},
+    operation_id="SetDrafter",
+    tags=["admin"],
+)
+async def set_drafter(
+    request: Request[Any, Any, Any],
+    name: FromPath[str],
+    data: JSONBody[DrafterChange],
+    service: NamedDependency[Service],
+) -> dict[str, Any]:
+    """Enable or disable a drafter at once; requests that name a disabled one get a 400."""
+    known = {drafter.name: drafter for drafter in service.drafters}
+    if known and name not in known:
+        raise ApiError(
+            404, "unknown_drafter", f"There is no drafter '{name[:64]}'. {_allowed(known)}", "name"
+        )
+    before = msgspec.to_builtins(known[name]) if name in known else None
+    after = await _audited(
+        request, service, "set_drafter", name, before, SetDrafter(name, data.enabled)
+    )
+    service.drafter_changed(after)
+    return after
+
+
+@get("/api/controller", opt={"scope": "admin:read"}, operation_id="GetController", tags=["admin"])
+async def get_controller(service: NamedDependency[Service]) -> dict[str, Any]:
+    """The setting, who made it, and the controller's own report of its live models."""
+    return await _controller_with_report(service)
+
+
+@put(
+    "/api/controller",
+    opt={"scope": "operate"},
+    operation_id="SetController",
+    tags=["admin"],
+)
+async def set_controller(
+    request: Request[Any, Any, Any],
+    data: JSONBody[ControllerChange],
+    service: NamedDependency[Service],
+) -> dict[str, Any]:
+    """Change mode, drafter and D; takes effect at the next step."""
+    _check(data, service)
+    body = SetController(data.mode, data.drafter, data.draft_length)
+    before = controller_state(service)
+    after = await _audited(request, service, "set_controller", "controller", before, body)
+    service.controller_changed(after, request.user.name, time.time())
+    return await _controller_with_report(service)
+
+
+@get("/api/what-if", opt={"scope": "admin:read"}, operation_id="WhatIf", tags=["admin"])
+async def what_if(
+    service: NamedDependency[Service],
+    batch_size: Annotated[int, QueryParameter(ge=1, le=1024)],
+    context_len: Annotated[int, QueryParameter(ge=1, le=2**20)],
+) -> dict[str, Any]:
+    """Predicted goodput of every candidate at a batch size and context, from live models."""
+    return await service.call(GetWhatIf(batch_size, context_len))
+
+
+def controller_state(service: Service) -> dict[str, Any] | None:
+    """The setting with who made it and when; None before the engine is known."""
+    state = service.controller
+    if state is None:
+        return None
+    return {**msgspec.to_builtins(state), "set_by": service.set_by, "set_at": service.set_at}
+
+
+async def _controller_with_report(service: Service) -> dict[str, Any]:
+    report = await service.call(GetReport())
+    return {**(controller_state(service) or {}), "report": report}
+
+
+def _check(data: ControllerChange, service: Service) -> None:
+    known = {drafter.name: drafter for drafter in service.drafters}
+    if data.mode == "pinned" and data.drafter is None:
+        raise bad_request(f"mode 'pinned' needs a drafter. {_allowed(known)}", "drafter")
+    if known and data.drafter is not None and data.drafter not in known:
+        raise ApiError(
+            400,
+            "unknown_drafter",
+            f"There is no drafter '{data.drafter}'. {_allowed(known)}",
+            "drafter",
+        )
+    state = service.controller
+    if state is None or data.draft_length is None:
+        return
+    limit = state.max_draft_length
+    if data.drafter in known:
+        limit = min(limit, known[data.drafter].max_draft_length)
+    if data.draft_length > limit:
+        raise ApiError(
+            400,
+            "draft_length_out_of_range",
+            f"draft_length must be 0 to {limit}.",
+            "draft_length",
+        )
+
+
+def _allowed(known: dict[str, Any]) -> str:
+    return f"Known are: {', '.join(known) or 'none yet'}."
+
+
+async def _audited(
+    request: Request[Any, Any, Any],
+    service: Service,
+    action: str,
+    target: str,
+    before: object,
+    body: SetController | SetDrafter,
+) -> Any:
+    """Make the change, and record it whether or not the engine took it."""
+    try:
+        after = await service.call(body)
+    except ApiError as error:
+        wanted = msgspec.to_builtins(body)
+        service.audit(request, action, target, before, wanted, error.code)
+        raise
+    service.audit(request, action, target, before, after)
+    return after

@@ -1,0 +1,67 @@
+"""Liveness, readiness, version and metrics."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+from typing import Any
+
+from litestar import Response, get
+from litestar.di import NamedDependency
+
+from app.service import Service
+from app.telemetry.metrics import CONTENT_TYPE
+
+
+@get("/health/live", opt={"scope": "open"}, operation_id="Live", tags=["health"])
+async def live() -> dict[str, str]:
+    """Always 200 while the process answers, also while the engine loads or restarts."""
+    return {"status": "live"}
+
+
+@get("/health/ready", opt={"scope": "open"}, operation_id="Ready", tags=["health"])
+async def ready(service: NamedDependency[Service]) -> Response[dict[str, Any]]:
+    """200 when requests are served, else 503. A database that is away only degrades."""
+    engine = service.engine
+    status = "draining" if service.draining else engine.state
+    progress = engine.progress
+    body = {
+        "status": status,
+        "database": "degraded" if service.writer.status()["degraded"] else "ok",
+        "engine": {
+            "state": engine.state,
+            "restarts": engine.restarts,
+            "progress": None
+            if progress is None
+            else {
+                "stage": progress.stage,
+                "fraction": progress.fraction,
+                "message": progress.message,
+            },
+        },
+    }
+    return Response(body, status_code=200 if status == "ready" else 503)
+
+
+@get("/version", opt={"scope": "open"}, operation_id="Version", tags=["health"])
+async def version(service: NamedDependency[Service]) -> dict[str, str]:
+    """Versions of the server and of Python, and the served model's name."""
+    return {
+        "version": package_version(),
+        "model": service.model,
+        "python": platform.python_version(),
+    }
+
+
+@get("/metrics", opt={"scope": "metrics:read"}, operation_id="Metrics", tags=["health"])
+async def metrics(service: NamedDependency[Service]) -> Response[bytes]:
+    """Prometheus text format."""
+    return Response(service.metrics.render(), media_type=CONTENT_TYPE)
+
+
+def package_version() -> str:
+    """The installed version; "0.0.0" when the package runs from its folder uninstalled."""
+    try:
+        return metadata.version("paceline")
+    except metadata.PackageNotFoundError:
+        return "0.0.0"

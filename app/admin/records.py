@@ -1,0 +1,97 @@
+"""Decisions, requests, series and audit: what is read back from memory and the database."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+from litestar import get
+from litestar.di import NamedDependency
+from litestar.params import QueryParameter
+
+from app.db import queries
+from app.db.errors import DatabaseError
+from app.errors import ApiError
+from app.service import Service
+
+Limit = Annotated[int, QueryParameter(ge=1, le=500)]
+Filter = Annotated[str | None, QueryParameter(max_length=64)]
+DAY_S = 86_400.0
+
+
+@get("/api/decisions", opt={"scope": "admin:read"}, operation_id="Decisions", tags=["admin"])
+async def decisions(
+    service: NamedDependency[Service],
+    limit: Limit = 50,
+    before: Filter = None,
+    reason: Filter = None,
+    drafter: Filter = None,
+) -> dict[str, Any]:
+    """Newest first. `next` is what to give as `before` for the page after this one."""
+    found = service.ledger.recent(limit + 1, before, reason, drafter)
+    if len(found) <= limit:
+        # The page goes on in the database where the memory ends.
+        oldest = service.ledger.oldest
+        if oldest is not None and (before is None or before in service.ledger):
+            last, last_time = oldest.id, oldest.time
+        else:
+            last, last_time = before, None
+        try:
+            found += await queries.decisions(
+                service.database,
+                limit + 1 - len(found),
+                last,
+                before_time=last_time,
+                reason=reason,
+                drafter=drafter,
+            )
+        except DatabaseError:
+            # The newest are in memory; older ones have to wait for the database.
+            if not found:
+                raise _unavailable() from None
+    more = len(found) > limit
+    found = found[:limit]
+    return {"decisions": found, "next": found[-1]["id"] if more else None}
+
+
+@get("/api/requests", opt={"scope": "admin:read"}, operation_id="Requests", tags=["admin"])
+async def requests(
+    service: NamedDependency[Service], limit: Limit = 50, before: Filter = None
+) -> dict[str, Any]:
+    """Ended requests, newest first; no text."""
+    return {"requests": await _read(queries.requests(service.database, limit=limit, before=before))}
+
+
+@get("/api/series", opt={"scope": "admin:read"}, operation_id="Series", tags=["admin"])
+async def series(
+    service: NamedDependency[Service],
+    since: Annotated[float | None, QueryParameter(name="from", ge=0)] = None,
+    until: Annotated[float | None, QueryParameter(name="to", ge=0)] = None,
+    max_points: Annotated[int, QueryParameter(ge=1, le=1000)] = 300,
+) -> dict[str, Any]:
+    """Throughput and speculation over time (seconds since the epoch), by default the last day."""
+    until = time.time() if until is None else until
+    since = until - DAY_S if since is None else since
+    points = await _read(queries.series(service.database, since, until, max_points))
+    return {"from": since, "to": until, "points": points}
+
+
+@get("/api/audit", opt={"scope": "admin:read"}, operation_id="Audit", tags=["admin"])
+async def audit(
+    service: NamedDependency[Service], limit: Limit = 50, before: Filter = None
+) -> dict[str, Any]:
+    """What operators changed, newest first."""
+    return {"audit": await _read(queries.audit(service.database, limit=limit, before=before))}
+
+
+async def _read(query: Any) -> Any:
+    try:
+        return await query
+    except DatabaseError:
+        raise _unavailable() from None
+
+
+def _unavailable() -> ApiError:
+    return ApiError(
+        503, "database_unavailable", "The database does not answer. Try again shortly.", None, 5
+    )

@@ -1,0 +1,1 @@
+"""`paceline bench`: speculation modes measured side by side on a running server."""

@@ -1,0 +1,66 @@
+"""Prompts from a JSON lines file in the Spec-Bench format, chosen evenly and cut into chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+import msgspec
+
+from app.failures import SettingsError
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """One line. Only the first turn is used."""
+
+    question_id: int | str
+    category: str
+    turns: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return self.turns[0]
+
+
+def read_prompts(
+    path: Path, limit: int | None = None, categories: Sequence[str] = ()
+) -> list[Prompt]:
+    """The prompts, at most `limit`, taken from the categories in turn so that each is there.
+
+    Raises SettingsError on a missing file, a broken line or an unknown category."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"--prompts {path}: cannot read it: {error}") from None
+    groups: dict[str, list[Prompt]] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            prompt = msgspec.json.decode(line, type=Prompt)
+        except msgspec.MsgspecError as error:
+            raise SettingsError(f"--prompts {path}, line {number}: {error}") from None
+        if prompt.turns:
+            groups.setdefault(prompt.category, []).append(prompt)
+    unknown = set(categories) - set(groups)
+    if unknown or not groups:
+        raise SettingsError(
+            f"--prompts {path}: no prompts of category {', '.join(sorted(unknown)) or 'any'}; "
+            f"there are {', '.join(sorted(groups)) or 'none at all'}."
+        )
+    chosen = [groups[name] for name in (categories or groups)]
+    in_turn = [prompt for row in zip_longest(*chosen) for prompt in row if prompt is not None]
+    return in_turn[:limit]
+
+
+def chunks(prompts: Sequence[Prompt], size: int) -> list[list[Prompt]]:
+    """Chunks of one category each and at most `size` prompts, as equal in size as can be."""
+    groups: dict[str, list[Prompt]] = {}
+    for prompt in prompts:
+        groups.setdefault(prompt.category, []).append(prompt)
+    result = []
+    for group in groups.values():
+        count = -(-len(group) // size)
+        result += [group[part::count] for part in range(count)]
+    return result

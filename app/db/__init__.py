@@ -1,0 +1,1 @@
+"""Storage: engine, schema, migrations, keys and queries."""

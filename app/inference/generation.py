@@ -1,0 +1,140 @@
+"""Requests to the engine on behalf of one client: start, wait, merge, and cancel when it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from litestar import Request
+from litestar.response import Stream as LitestarStream
+
+from app.errors import ApiError, ClientGone, engine_error
+from engine.client import Event, Stream
+from engine.wire import Delta, Failed, Finished
+
+T = TypeVar("T")
+
+
+async def while_connected(request: Request[Any, Any, Any], work: Awaitable[T]) -> T:
+    """The result of work, which is cancelled when the client disconnects first.
+
+    Litestar stops a streaming answer by itself, but not the handler before it. Call it after
+    the body has been read."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientGone
+    finally:
+        for pending in (task, gone):
+            pending.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await task
+
+
+async def _disconnected(request: Request[Any, Any, Any]) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class Generation:
+    """Several streams of the engine as one sequence of (choice index, event).
+
+    `cancel` may be called at any time, again and again."""
+
+    def __init__(
+        self, streams: list[Stream], on_gap: Callable[[float], None] = lambda seconds: None
+    ) -> None:
+        """on_gap hears the seconds between two steps of a choice."""
+        self._streams = streams
+        self._on_gap = on_gap
+        self._last: dict[int, float] = {}
+        self._cancelled = False
+        self._queue: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+        self._pumps = (
+            [asyncio.create_task(self._pump(i, stream)) for i, stream in enumerate(streams)]
+            if len(streams) > 1
+            else []
+        )
+
+    async def events(self) -> AsyncGenerator[tuple[int, Delta | Finished], None]:
+        """Until every choice has finished; leaving early cancels. Raises ApiError when a choice
+        is refused, fails or is cut short by a shutdown."""
+        left = len(self._streams)
+        try:
+            while left:
+                index, event = await self._next()
+                if isinstance(event, Failed):
+                    raise engine_error(event.code, event.message, event.param)
+                if isinstance(event, Finished):
+                    if event.finish_reason == "cancelled" and not self._cancelled:
+                        raise engine_error("draining", "Stopped: the server is shutting down.")
+                    left -= 1
+                else:
+                    self._measure(index)
+                yield index, event
+        finally:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Stop whatever still runs in the engine. A lone stream then ends as cancelled."""
+        self._cancelled = True
+        for stream in self._streams:
+            stream.cancel()
+        for pump in self._pumps:
+            pump.cancel()
+
+    def _measure(self, index: int) -> None:
+        now = time.monotonic()
+        if index in self._last:
+            self._on_gap(now - self._last[index])
+        self._last[index] = now
+
+    async def _next(self) -> tuple[int, Event]:
+        return await self._queue.get() if self._pumps else (0, await anext(self._streams[0]))
+
+    async def _pump(self, index: int, stream: Stream) -> None:
+        async for event in stream:
+            self._queue.put_nowait((index, event))
+
+
+async def collect(generation: Generation, choices: int) -> tuple[list[str], list[Finished]]:
+    """Text and end of every choice. Raises ApiError as `Generation.events`."""
+    texts: list[list[str]] = [[] for _ in range(choices)]
+    ends: dict[int, Finished] = {}
+    async with aclosing(generation.events()) as events:
+        async for index, event in events:
+            if isinstance(event, Finished):
+                ends[index] = event
+            else:
+                texts[index].append(event.text)
+    return ["".join(parts) for parts in texts], [ends[index] for index in range(choices)]
+
+
+async def event_stream(
+    request: Request[Any, Any, Any],
+    events: AsyncGenerator[bytes, None],
+    on_error: Callable[[ApiError], bytes],
+) -> LitestarStream:
+    """A text/event-stream answer. It begins when the first event is there, so that a request
+    which the engine refuses still gets its HTTP status; later errors become on_error's event."""
+    first = await while_connected(request, anext(events))
+
+    async def body() -> AsyncIterator[bytes]:
+        try:
+            yield first
+            async for chunk in events:
+                yield chunk
+        except ApiError as error:
+            yield on_error(error)
+        finally:
+            await events.aclose()
+
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    return LitestarStream(body(), media_type="text/event-stream", headers=headers, status_code=200)

@@ -1,0 +1,58 @@
+"""Usage and speculation numbers of an answer, in OpenAI's and vLLM's names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.wire import Delta, Finished
+
+
+def usage(finished: list[Finished], per_prompt: int = 1) -> dict[str, int]:
+    """Token counts; a prompt that was answered per_prompt times counts once."""
+    prompt = sum(item.prompt_tokens for item in finished[::per_prompt])
+    completion = sum(item.completion_tokens for item in finished)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
+
+
+def metrics(finished: Finished) -> dict[str, Any]:
+    """Speculation and timing (ms) of one request.
+
+    num_spec_steps counts verify steps, plain ones too, so that mean_acceptance_length is
+    committed tokens per step: 1 + accepted / steps."""
+    counts, timing = finished.speculation, finished.timing
+    steps, drafted, accepted = counts.steps, counts.drafted, counts.accepted
+    return {
+        "speculative_decoding": {
+            "mean_acceptance_length": 1 + accepted / steps if steps else None,
+            "draft_acceptance_rate": accepted / drafted if drafted else None,
+            "acceptance_histogram": list(counts.histogram),
+            "num_spec_steps": steps,
+            "num_accepted_draft_tokens": accepted,
+            "num_draft_tokens": drafted,
+            "num_spec_tokens": counts.max_draft_length,
+            "drafters": counts.drafters,
+        },
+        "timing": {
+            "queue_ms": timing.queue_ms,
+            "ttft_ms": timing.ttft_ms,
+            "e2e_ms": timing.e2e_ms,
+            "tpot_ms": timing.tpot_ms,
+        },
+    }
+
+
+def provenance(delta: Delta) -> dict[str, Any]:
+    """x_spec: where each token of a step came from."""
+    return {
+        "step": delta.step,
+        "drafter": delta.drafter,
+        "drafted": delta.drafted,
+        "accepted": delta.accepted,
+        "pieces": [
+            {"token": piece.token, "text": piece.text, "kind": piece.kind} for piece in delta.pieces
+        ],
+    }

@@ -1,0 +1,196 @@
+"""The options of every command. Names the function that runs it, and imports none of them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from app.settings import FIELDS, Settings
+
+VERSION = "0.1.0"
+SECRET = ("admin_key", "console_key")
+"""Settings that come from the environment only: options show in the process list."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Parsed options carry `run`, "module:function" of the command."""
+    parser = argparse.ArgumentParser(
+        prog="paceline",
+        description="Serve a language model with speculative decoding that adapts to the load.",
+        epilog="Each option of serve and up is also a variable: --data-dir is PACELINE_DATA_DIR.",
+    )
+    parser.add_argument("--version", action="version", version=f"paceline {VERSION}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    every = [name for name in FIELDS if name not in SECRET]
+    leaf(commands, "up", "set up and run API and console together", "app.up:main", every)
+    leaf(commands, "serve", "run the API", "app.serve:main", every)
+    add_ui(commands)
+    add_chat(commands)
+    add_bench(commands)
+    add_model(commands)
+    add_keys(commands)
+    add_database(commands)
+    leaf(commands, "version", "print the version", "app.options:print_version")
+    return parser
+
+
+def print_version(options: argparse.Namespace) -> int:
+    print(VERSION)
+    return 0
+
+
+def leaf(
+    commands: Any, name: str, text: str, run: str, settings: Sequence[str] = ()
+) -> argparse.ArgumentParser:
+    """A command that runs something, with the options of these settings."""
+    parser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    parser.set_defaults(run=run)
+    for setting in settings:
+        add_setting(parser, setting)
+    return parser
+
+
+def group(commands: Any, name: str, text: str) -> Any:
+    """A command that only holds further commands."""
+    parser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    return parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+
+def add_setting(parser: argparse.ArgumentParser, name: str) -> None:
+    """The option of one settings field. Its value stays text: the settings check it, wherever it
+    came from."""
+    hint = get_type_hints(Settings, include_extras=True)[name]
+    description = next((m.description for m in hint.__metadata__ if m.description), "")
+    kind = hint.__origin__
+    choices = get_args(kind) if get_origin(kind) is Literal else None
+    default = next(f.default for f in msgspec.structs.fields(Settings) if f.name == name)
+    shown = f" (default: {default})" if default not in ("", None, 0) else ""
+    parser.add_argument(
+        "--" + name.replace("_", "-"),
+        choices=choices,
+        metavar=None if choices else name.rsplit("_", 1)[-1].upper(),
+        help=(description + shown).replace("%", "%%"),
+    )
+
+
+def add_client(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--url", default="http://127.0.0.1:8000", help="the server (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--key", help="API key (default: PACELINE_API_KEY, else PACELINE_ADMIN_KEY)"
+    )
+
+
+def add_ui(commands: Any) -> None:
+    ui = leaf(commands, "ui", "run the console for a running API", "app.console:main")
+    ui.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
+    )
+    ui.add_argument("--port", help="port (default: PACELINE_UI_PORT, else 8501)")
+    ui.add_argument(
+        "--api-url", help="the API (default: PACELINE_API_URL, else http://127.0.0.1:8000)"
+    )
+    ui.add_argument("--public-api-url", help="the API's address as browsers reach it")
+
+
+def add_chat(commands: Any) -> None:
+    chat = leaf(commands, "chat", "talk to the model in the terminal", "app.chat:main")
+    add_client(chat)
+    chat.add_argument("--system", help="instructions for the model")
+    chat.add_argument(
+        "--max-tokens", type=positive, default=512, help="per answer (default: %(default)s)"
+    )
+    chat.add_argument(
+        "--temperature", type=float, default=0.7, help="0 is greedy (default: %(default)s)"
+    )
+    chat.add_argument(
+        "--mode", default="auto", help="none, auto, or a drafter, optionally with D: ngram:8"
+    )
+
+
+def add_bench(commands: Any) -> None:
+    text = "measure a running server, modes side by side"
+    bench = leaf(commands, "bench", text, "app.bench.command:main")
+    add_client(bench)
+    bench.add_argument("--prompts", required=True, help="JSON lines: question_id, category, turns")
+    bench.add_argument(
+        "--limit", type=positive, help="this many prompts, spread over the categories"
+    )
+    bench.add_argument("--categories", type=names, default=(), help="only these: coding,summary")
+    bench.add_argument(
+        "--max-tokens", type=positive, default=128, help="per answer (default: %(default)s)"
+    )
+    bench.add_argument(
+        "--modes",
+        type=names,
+        default=("none", "ngram", "auto"),
+        help="none (plain decoding), auto, or a drafter, optionally with D: none,ngram:8,auto",
+    )
+    bench.add_argument(
+        "--concurrency", type=counts, default=(1,), help="requests at once, such as 1,8"
+    )
+    bench.add_argument(
+        "--repeat", type=positive, default=1, help="times each mode runs (default: %(default)s)"
+    )
+    bench.add_argument(
+        "--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)"
+    )
+    bench.add_argument("--json", metavar="OUT", help="write everything measured to this file")
+
+
+def add_model(commands: Any) -> None:
+    actions = group(commands, "model", "the model that is served")
+    fetch = "download, check and convert the embedded model"
+    leaf(actions, "fetch", fetch, "app.model:main_fetch", ("cache_dir",))
+    show = "print which model would be served, and from where"
+    leaf(actions, "show", show, "app.model:main_show", ("model", "served_name", "cache_dir"))
+
+
+def add_keys(commands: Any) -> None:
+    actions = group(commands, "keys", "API keys, directly in the database of a local server")
+    where = ("data_dir", "database_url")
+    create = leaf(actions, "create", "make a key and print it once", "app.keys:create", where)
+    create.add_argument("name", help="what the key is for")
+    create.add_argument(
+        "--role",
+        default="inference",
+        choices=("admin", "operator", "inference"),
+        help="what the key may do (default: %(default)s)",
+    )
+    create.add_argument("--days", type=positive, help="days until it expires (default: never)")
+    leaf(actions, "list", "list the keys", "app.keys:show", where)
+    revoke = leaf(actions, "revoke", "revoke a key", "app.keys:revoke", where)
+    revoke.add_argument("id", help="the key's id, as `paceline keys list` shows it")
+
+
+def add_database(commands: Any) -> None:
+    actions = group(commands, "db", "the database schema")
+    where = ("data_dir", "database_url")
+    leaf(actions, "upgrade", "bring the schema up to date", "app.schema:upgrade", where)
+    down = leaf(
+        actions, "downgrade", "go back, with the data of what goes", "app.schema:downgrade", where
+    )
+    down.add_argument("revision", help="revision to go back to; base for an empty database")
+    leaf(actions, "current", "print the schema's revision", "app.schema:current", where)
+
+
+def positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+def names(text: str) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not found:
+        raise argparse.ArgumentTypeError("the list is empty")
+    return found
+
+
+def counts(text: str) -> tuple[int, ...]:
+    return tuple(positive(part) for part in names(text))

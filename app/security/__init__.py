@@ -1,0 +1,1 @@
+"""Keys, scopes, tickets and the Origin check."""

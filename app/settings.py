@@ -1,0 +1,228 @@
+"""The service's settings: one frozen object, read once from options and PACELINE_ variables."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from app.failures import SettingsError
+from engine.config import EngineConfig
+
+EMBEDDED_NAME = "smollm2-135m-instruct"
+PREFIX = "PACELINE_"
+SECRETS = ("admin_key", "console_key", "database_url")
+"""Settings that PACELINE_<NAME>_FILE can also give, as a file's content (container secrets)."""
+
+Port = Annotated[int, Meta(ge=1, le=65535)]
+Count = Annotated[int, Meta(ge=0, le=2**31)]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Every field is also an option of `paceline serve` (except the keys, which would show in
+    the process list) and the variable PACELINE_<FIELD>. Lengths in tokens. Empty strings and 0
+    mean "choose for me" where the description says so."""
+
+    host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
+    port: Annotated[Port, Meta(description="port of the API")] = 8000
+    model: Annotated[
+        str,
+        Meta(
+            description="a model folder, a Hugging Face id, or 'embedded' (SmolLM2-135M-Instruct)"
+        ),
+    ] = "embedded"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16"],
+        Meta(description="weights and activations; auto: bfloat16 where the device is fast at it"),
+    ] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="where the model runs")] = (
+        "auto"
+    )
+    attention: Annotated[
+        Literal["auto", "torch", "flashinfer"], Meta(description="attention implementation")
+    ] = "auto"
+    threads: Annotated[
+        Annotated[int, Meta(ge=0, le=1024)], Meta(description="CPU threads; 0: physical cores")
+    ] = 0
+    data_dir: Annotated[
+        str, Meta(description="database, spill files and logs; default: the user's data directory")
+    ] = ""
+    cache_dir: Annotated[
+        str, Meta(description="converted models, cost tables; default: the user's cache directory")
+    ] = ""
+    database_url: Annotated[
+        str,
+        Meta(
+            description="SQLAlchemy URL, such as postgresql+asyncpg://user@host/name; "
+            "default: SQLite in the data directory"
+        ),
+    ] = ""
+    admin_key: str = ""
+    console_key: str = ""
+    max_batch: Annotated[
+        Annotated[int, Meta(ge=1, le=1024)], Meta(description="requests decoded together")
+    ] = 32
+    max_waiting: Annotated[
+        Annotated[int, Meta(ge=0, le=100_000)],
+        Meta(description="requests that may wait; beyond it the answer is 503"),
+    ] = 256
+    max_draft_length: Annotated[
+        Annotated[int, Meta(ge=0, le=64)], Meta(description="largest draft length D")
+    ] = 16
+    chunk_rows: Annotated[
+        Annotated[int, Meta(ge=16, le=65536)], Meta(description="prompt tokens prefilled per step")
+    ] = 256
+    kv_tokens: Annotated[
+        Count, Meta(description="size of the KV cache in tokens; 0: from memory_fraction")
+    ] = 0
+    memory_fraction: Annotated[
+        Annotated[float, Meta(gt=0, le=0.95)],
+        Meta(description="share of the free memory that the KV cache may take"),
+    ] = 0.4
+    context_length: Annotated[Count, Meta(description="longest context; 0: the model's own")] = 0
+    calibration: Annotated[
+        Literal["auto", "fresh"],
+        Meta(description="auto: use the cached cost table if there is one; fresh: measure"),
+    ] = "auto"
+    served_name: Annotated[
+        str, Meta(description="model name that clients use; default: from the model")
+    ] = ""
+    mode: Annotated[
+        Literal["auto", "pinned", "off"], Meta(description="speculation mode at start")
+    ] = "auto"
+    drafter: Annotated[str | None, Meta(description="drafter at start, for mode pinned")] = None
+    draft_length: Annotated[
+        Annotated[int, Meta(ge=0, le=64)] | None,
+        Meta(description="draft length at start, for mode pinned; default: the controller picks"),
+    ] = None
+    ui_port: Annotated[Port, Meta(description="port of the console")] = 8501
+    ui_origin: Annotated[
+        str,
+        Meta(
+            description="address of the console in browsers when it is not this host's, "
+            "such as https://console.example.org"
+        ),
+    ] = ""
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="what is logged")
+    ] = "info"
+
+    @property
+    def data_path(self) -> Path:
+        return Path(self.data_dir)
+
+    @property
+    def cache_path(self) -> Path:
+        return Path(self.cache_dir)
+
+    @property
+    def url(self) -> str:
+        """Address of the API for a client on this machine."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}.get(self.host, self.host)
+        return f"http://{host}:{self.port}"
+
+    def engine_config(self) -> EngineConfig:
+        """What the engine process is told; the fields of the same name are passed on."""
+        names = set(EngineConfig.__struct_fields__) & set(self.__struct_fields__)
+        return EngineConfig(**{name: getattr(self, name) for name in names})
+
+
+FIELDS: tuple[str, ...] = Settings.__struct_fields__
+
+
+def load_settings(
+    options: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
+) -> Settings:
+    """Settings from `options` (None means not given), then the environment, then the defaults,
+    with directories, database address and served name filled in. Raises SettingsError."""
+    environ = os.environ if environ is None else environ
+    given: dict[str, Any] = {}
+    for name in FIELDS:
+        value = (options or {}).get(name)
+        if value is None:
+            value = from_environment(name, environ)
+        if value is not None:
+            given[name] = value
+    settings = checked(given)
+    if settings.admin_key and len(settings.admin_key) < 32:
+        raise SettingsError(f"{PREFIX}ADMIN_KEY is too short: give at least 32 characters")
+    if settings.mode == "pinned" and not settings.drafter:
+        raise SettingsError("mode pinned needs a drafter: give --drafter or PACELINE_DRAFTER")
+    return complete(settings)
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    """Settings from a parsed command line, whichever of the options the command has."""
+    return load_settings({name: getattr(options, name, None) for name in FIELDS})
+
+
+def from_environment(name: str, environ: Mapping[str, str]) -> str | None:
+    """The variable's value; for secrets also the content of the file that <NAME>_FILE names."""
+    variable = PREFIX + name.upper()
+    value = environ.get(variable)
+    path = environ.get(f"{variable}_FILE") if name in SECRETS else None
+    if value or not path:
+        return value or None
+    try:
+        return Path(path).read_text("utf-8").strip()
+    except OSError as error:
+        raise SettingsError(
+            f"{variable}_FILE: cannot read {path}: {error.strerror}. Check the path and its rights."
+        ) from error
+
+
+def checked(given: dict[str, Any]) -> Settings:
+    hints = get_type_hints(Settings, include_extras=True)
+    for name, value in given.items():
+        try:
+            given[name] = msgspec.convert(value, hints[name], strict=False)
+        except msgspec.ValidationError as error:
+            reason = str(error).removesuffix(" - at `$`")
+            option = "--" + name.replace("_", "-")
+            raise SettingsError(
+                f"{option} ({PREFIX}{name.upper()}) has a wrong value {value!r}: {reason}"
+            ) from None
+    return Settings(**given)
+
+
+def complete(settings: Settings) -> Settings:
+    """Fill in what depends on the machine and on other fields."""
+    import platformdirs
+
+    data = settings.data_dir or platformdirs.user_data_dir("paceline", appauthor=False)
+    cache = settings.cache_dir or platformdirs.user_cache_dir("paceline", appauthor=False)
+    data, cache = os.path.abspath(data), os.path.abspath(cache)
+    name = settings.served_name
+    if not name:
+        model = settings.model
+        local = Path(model).exists()
+        name = EMBEDDED_NAME if model == "embedded" else Path(model).stem if local else model
+        if local and Path(model).is_dir():
+            name = Path(model).resolve().name
+    return msgspec.structs.replace(
+        settings,
+        data_dir=data,
+        cache_dir=cache,
+        database_url=settings.database_url or f"sqlite+aiosqlite:///{data}/paceline.db",
+        served_name=name,
+    )
+
+
+def prepare_data_dir(settings: Settings) -> None:
+    """Create the data directory, for its owner only, with its subfolders. Raises SettingsError."""
+    try:
+        for path in (settings.data_path, settings.data_path / "logs", settings.data_path / "spill"):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        probe = settings.data_path / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise SettingsError(
+            f"Cannot write to the data directory {settings.data_dir}: {error.strerror}. "
+            "Choose another with --data-dir or change its owner."
+        ) from error

@@ -1,0 +1,1 @@
+"""What the service records about itself and how it is written."""

@@ -1,0 +1,1 @@
+"""Tests of the service: protocol-level with a scripted engine, and against the real server."""

@@ -1,0 +1,262 @@
+"""A small program that speaks the engine's protocol with scripted answers, for protocol tests.
+
+An answer is the words "w0 w1 w2 …", two tokens a step. The last message (or prompt) may hold:
+`slow` (20 ms a step), `hang` (one step, then nothing), `boom` (a Failed after the first step),
+`die` (the process ends), `refuse CODE` (Failed at once with that code), `echo` (answers with the
+whole conversation). The config's model may be `no-start` (StartFailed), `crash` (ends before
+hello) or `late` (waits for a file named by cache_dir before hello).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from controller.contract import Candidate, Decision
+from engine.config import EngineConfig
+from engine.frames import Connection
+from engine.wire import (
+    Call,
+    Cancel,
+    Cell,
+    ControllerState,
+    Delta,
+    Deltas,
+    Detokenize,
+    DrafterState,
+    Failed,
+    Finished,
+    FinishReason,
+    GetReport,
+    GetWhatIf,
+    Hello,
+    Piece,
+    Progress,
+    Reply,
+    SetController,
+    SetDrafter,
+    Snapshot,
+    Speculation,
+    StartFailed,
+    Submit,
+    Timing,
+    Tokenize,
+)
+
+CONTEXT = 512
+DEFAULT_TOKENS = 12
+
+
+class Engine:
+    """Answers one connection; every request has its own thread."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._cancelled: set[str] = set()
+        self._running: set[str] = set()
+        self._enabled = True
+        self._decision = 0
+        self.controller = ControllerState("auto", None, None, 16)
+
+    @property
+    def drafters(self) -> tuple[DrafterState, ...]:
+        return (
+            DrafterState("none", "none", True, 0),
+            DrafterState("ngram", "model_free", self._enabled, 16),
+        )
+
+    def send(self, message: Any) -> None:
+        with self._lock:
+            self._connection.send(message)
+
+    def serve(self) -> None:
+        threading.Thread(target=self._snapshots, daemon=True).start()
+        while (message := self._connection.receive()) is not None:
+            match message:
+                case Submit():
+                    self._running.add(message.id)
+                    threading.Thread(target=self._answer, args=(message,), daemon=True).start()
+                case Cancel(id=id):
+                    self._cancelled.add(id)
+                case Call(call=call, body=body):
+                    self.send(self._reply(call, body))
+
+    def _reply(self, call: int, body: Any) -> Reply:
+        match body:
+            case SetController():
+                if body.drafter == "refused":
+                    return Reply(call, None, "bad_setting", "The setting was refused.")
+                self.controller = ControllerState(body.mode, body.drafter, body.draft_length, 16)
+                return Reply(call, msgspec.to_builtins(self.controller))
+            case SetDrafter():
+                self._enabled = body.enabled
+                return Reply(call, msgspec.to_builtins(self.drafters[1]))
+            case GetReport():
+                return Reply(call, {"acceptance": {}})
+            case GetWhatIf():
+                best = msgspec.to_builtins(Candidate("ngram", 4, 2.0, 10.0, 200.0, 190.0, 210.0))
+                return Reply(
+                    call,
+                    {
+                        "batch_size": body.batch_size,
+                        "context_len": body.context_len,
+                        "candidates": [best],
+                        "best": best,
+                    },
+                )
+            case Tokenize(prompt=prompt):
+                return Reply(call, {"tokens": list((prompt or "chat").encode())})
+            case Detokenize(tokens=tokens):
+                return Reply(call, {"text": bytes(tokens).decode("utf-8", "replace")})
+        return Reply(call, None, "internal", "unknown call")
+
+    def _answer(self, submit: Submit) -> None:
+        asked = submit.messages[-1].content if submit.messages else submit.prompt or ""
+        words = [f"w{index} " for index in range(submit.sampling.max_tokens or DEFAULT_TOKENS)]
+        if "echo" in asked and submit.messages:
+            words = [f"[{message.role}:{message.content}] " for message in submit.messages]
+        if "refuse" in asked:
+            code = asked.split("refuse ", 1)[1]
+            self._end(Failed(submit.id, code, f"Refused with {code}.", None))
+            return
+        if "die" in asked:
+            os._exit(9)
+        time.sleep(0.01)
+        for step, start in enumerate(range(0, len(words), 2)):
+            if submit.id in self._cancelled:
+                self._finish(submit, start, "cancelled")
+                return
+            two = words[start : start + 2]
+            pieces = tuple(
+                Piece(start + offset, word, ("accepted", "bonus")[offset])
+                for offset, word in enumerate(two)
+            )
+            self.send(Deltas((Delta(submit.id, "".join(two), pieces, step, "ngram", 1, 1),)))
+            if "boom" in asked:
+                self._end(Failed(submit.id, "internal", "It broke at /srv/app/engine/x.py"))
+                return
+            while "hang" in asked and submit.id not in self._cancelled:
+                time.sleep(0.01)
+            if "slow" in asked:
+                time.sleep(0.02)
+        self._finish(submit, len(words), "length" if submit.sampling.max_tokens else "stop")
+
+    def _finish(self, submit: Submit, tokens: int, reason: FinishReason) -> None:
+        steps = tokens // 2
+        counts = Speculation(steps, steps, steps, (0, steps), 16, {"ngram": steps})
+        timing = Timing(0.1, 5.0, 5.0 + tokens, 1.0 if tokens > 1 else None)
+        self._end(Finished(submit.id, reason, None, 7, tokens, counts, timing))
+
+    def _end(self, event: Finished | Failed) -> None:
+        self._running.discard(event.id)
+        self.send(event)
+
+    def _snapshots(self) -> None:
+        while True:
+            time.sleep(0.1)
+            self._decision += 1
+            self.send(
+                Snapshot(
+                    time=time.time(),
+                    interval_s=0.1,
+                    steps=10,
+                    forwards=10,
+                    tokens=20,
+                    drafted_tokens=8,
+                    prefill_tokens=5,
+                    running=len(self._running),
+                    waiting=0,
+                    batch_mean=1.0,
+                    batch_max=1,
+                    free_pages=90,
+                    total_pages=100,
+                    tpot_ms=5.0,
+                    step_ms_p50=9.0,
+                    step_ms_p99=12.0,
+                    cells=(
+                        Cell("none", 0, 5, 5, 0, 0, (), (), 40.0, 0.0, 1.0),
+                        Cell("ngram", 2, 5, 15, 10, 8, (5, 4), (4, 3), 50.0, 0.1, 1.0),
+                    ),
+                    decisions=(_decision(self._decision),),
+                    controller=self.controller,
+                    drafters=self.drafters,
+                )
+            )
+
+
+def _decision(number: int) -> Decision:
+    chosen = Candidate("ngram", 4.0, 2.0, 10.0, 200.0, 190.0, 210.0)
+    return Decision(
+        id=f"{os.getpid()}-{number:06d}",
+        step=number,
+        time=time.time(),
+        drafter="ngram",
+        draft_length=4.0,
+        previous_drafter="none",
+        previous_draft_length=0.0,
+        inputs={"batch": 1},
+        candidates=(chosen,),
+        runner_up=None,
+        margin=0.5,
+        reason="goodput" if number % 2 else "probe",
+        sentence="n-gram pays.",
+        guard=None,
+        predicted_goodput=200.0,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--socket", required=True)
+    parser.add_argument("--config", required=True)
+    arguments = parser.parse_args()
+    config = msgspec.json.decode(arguments.config, type=EngineConfig)
+    if config.model == "crash":
+        raise SystemExit(1)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(arguments.socket)
+    os.chmod(arguments.socket, 0o600)
+    listener.listen(1)
+    accepted, _ = listener.accept()
+    engine = Engine(Connection(accepted))
+    engine.send(Progress("load", 0.5, "Loading"))
+    if config.model == "no-start":
+        engine.send(StartFailed("model_not_found", "There is no model here. Give another."))
+        raise SystemExit(3)
+    while config.model == "late" and not Path(config.cache_dir).exists():
+        time.sleep(0.02)
+    engine.send(
+        Hello(
+            model=config.model,
+            architecture="Scripted",
+            dtype="float32",
+            device="cpu",
+            attention="torch",
+            threads=1,
+            context_length=CONTEXT,
+            vocabulary=256,
+            max_draft_length=16,
+            max_batch=8,
+            total_pages=100,
+            page_size=16,
+            drafters=engine.drafters,
+            controller=engine.controller,
+            pid=os.getpid(),
+            load_ms=1.0,
+            calibration_ms=1.0,
+            calibration_cached=True,
+        )
+    )
+    engine.serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,296 @@
+"""The engine process dies, refuses to start, or loads slowly; the API stays up and says so."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from engine.client import EngineCallError, EngineClient, EngineStartError
+from engine.config import EngineConfig
+from engine.wire import Failed, Finished, Progress, Sampling, SetController, SetDrafter, Submit
+from tests.app.conftest import MODEL, PROGRAM, eventually, running_api
+from tests.app.test_responses import create, receive, socket, until_end
+
+
+def client(tmp_path: Path, model: str = MODEL, **hooks: Any) -> EngineClient:
+    hooks.setdefault("on_snapshot", lambda snapshot: None)
+    config = EngineConfig(model=model, cache_dir=str(tmp_path / "go"))
+    return EngineClient(config, tmp_path / "logs" / "engine.log", command=PROGRAM, **hooks)
+
+
+def submit(id: str, prompt: str = "hello") -> Submit:
+    return Submit(id, Sampling(), prompt=prompt)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def test_the_child_starts_serves_and_ends_with_the_client(tmp_path: Path):
+    async def scenario() -> None:
+        progress: list[Progress] = []
+        ended: list[Finished | Failed] = []
+        engine = client(tmp_path, on_finished=lambda _, event: ended.append(event))
+        hello = await engine.start(progress.append)
+        assert engine.state == "ready"
+        assert [item.stage for item in progress] == ["load"]
+        # Its own session: a Ctrl-C in the terminal does not reach it.
+        assert os.getsid(hello.pid) == hello.pid
+        events = [event async for event in engine.submit(submit("a"))]
+        assert isinstance(events[-1], Finished)
+        assert ended == [events[-1]]
+        await engine.stop()
+        await engine.stop()
+        assert not alive(hello.pid)
+        late = [event async for event in engine.submit(submit("b"))]
+        assert isinstance(late[0], Failed)
+        assert late[0].code == "draining"
+
+    asyncio.run(scenario())
+
+
+def test_the_socket_is_for_its_owner_only_and_removed(tmp_path: Path, monkeypatch: Any):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    async def scenario() -> None:
+        engine = client(tmp_path)
+        await engine.start()
+        (path,) = tmp_path.glob("paceline-*/engine.sock")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        await engine.stop()
+        assert not list(tmp_path.glob("paceline-*"))
+
+    asyncio.run(scenario())
+
+
+def test_a_killed_engine_fails_running_requests_and_comes_back_with_its_settings(tmp_path: Path):
+    async def scenario() -> None:
+        engine = client(tmp_path)
+        hello = await engine.start()
+        await engine.call(SetController("pinned", "ngram", 4))
+        await engine.call(SetDrafter("ngram", False))
+        stream = engine.submit(submit("a", "hang"))
+        await anext(stream)
+        os.kill(hello.pid, signal.SIGKILL)
+        failed = [event async for event in stream]
+        assert isinstance(failed[-1], Failed)
+        assert failed[-1].code == "engine_restarting"
+        refused = [event async for event in engine.submit(submit("b"))]
+        assert isinstance(refused[0], Failed)
+        with pytest.raises(EngineCallError) as caught:
+            await engine.call(SetController("auto"))
+        assert caught.value.code == "engine_restarting"
+        await until(lambda: engine.state == "ready")
+        assert engine.restarts == 1
+        assert engine.hello is not None
+        assert engine.hello.pid != hello.pid
+        seen: list[Any] = []
+        engine._on_snapshot = seen.append
+        await until(lambda: seen)
+        assert seen[-1].controller.mode == "pinned"
+        assert seen[-1].controller.draft_length == 4
+        assert not seen[-1].drafters[1].enabled
+        events = [event async for event in engine.submit(submit("c"))]
+        assert isinstance(events[-1], Finished)
+        await engine.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("model", "code"), [("no-start", "model_not_found"), ("crash", "engine_died")]
+)
+def test_an_engine_that_cannot_start_is_an_error_and_not_restarted(
+    tmp_path: Path, model: str, code: str
+):
+    async def scenario() -> None:
+        engine = client(tmp_path, model)
+        with pytest.raises(EngineStartError) as caught:
+            await engine.start()
+        assert caught.value.code == code
+        assert engine.state == "failed"
+        assert engine.pid is None
+        await engine.stop()
+
+    asyncio.run(scenario())
+
+
+def test_stopping_while_it_loads_leaves_no_process(tmp_path: Path):
+    async def scenario() -> None:
+        engine = client(tmp_path, "late")
+        task = asyncio.create_task(engine.start())
+        await until(lambda: engine.pid)
+        pid = engine.pid
+        assert pid is not None
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await engine.stop()
+        assert not alive(pid)
+
+    asyncio.run(scenario())
+
+
+def test_a_refused_call_has_the_engines_code(tmp_path: Path):
+    async def scenario() -> None:
+        engine = client(tmp_path)
+        await engine.start()
+        with pytest.raises(EngineCallError) as caught:
+            await engine.call(SetController("pinned", "refused"))
+        assert caught.value.code == "bad_setting"
+        await engine.stop()
+
+    asyncio.run(scenario())
+
+
+# --- through the API ------------------------------------------------------------------------------
+
+
+def test_the_api_is_live_and_not_ready_while_the_engine_loads(tmp_path: Path):
+    with running_api(tmp_path, model="late", cache_dir=str(tmp_path / "go")) as api:
+        http = api.client
+        assert http.get("/health/live").status_code == 200
+        ready = http.get("/health/ready")
+        assert ready.status_code == 503
+        assert ready.json()["status"] == "starting"
+        refused = http.post("/v1/completions", json={"model": MODEL, "prompt": "x"})
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "engine_starting"
+        assert refused.headers["retry-after"]
+        assert http.get("/api/state").json()["model"] is None
+        assert http.get("/api/controller").status_code == 503
+        assert http.get("/v1/models").status_code == 200
+        (tmp_path / "go").touch()
+        api.ready()
+
+
+@pytest.mark.parametrize("how", ["kill", "die"])
+def test_an_engine_death_is_a_clear_error_and_serving_works_again(tmp_path: Path, how: str):
+    with running_api(tmp_path) as api:
+        api.ready()
+        http = api.client
+        prompt = {"kill": "hang", "die": "die"}[how]
+        body = {"model": MODEL, "prompt": prompt}
+        answers: list[httpx.Response] = []
+        request = threading.Thread(
+            target=lambda: answers.append(api.client.post("/v1/completions", json=body))
+        )
+        with api.client.stream("POST", "/v1/completions", json=body | {"stream": True}) as stream:
+            parts: list[str] = []
+            if how == "kill":
+                lines = stream.iter_lines()
+                parts.append(next(lines))
+                request.start()
+                while api.service.engine.active < 2:
+                    pass
+                assert api.service.engine.pid is not None
+                os.kill(api.service.engine.pid, signal.SIGKILL)
+                parts += lines
+                request.join()
+                assert "engine_restarting" in parts[-2] + parts[-1]
+                assert answers[0].status_code == 503
+                assert answers[0].json()["error"]["code"] == "engine_restarting"
+            else:
+                assert stream.status_code == 503
+        ready = http.get("/health/ready")
+        assert ready.status_code == 503 or ready.json()["engine"]["restarts"] == 1
+        assert http.get("/health/live").status_code == 200
+        api.ready()
+        again = http.post("/v1/completions", json={"model": MODEL, "prompt": "hello"})
+        assert again.status_code == 200
+        assert http.get("/health/ready").json()["engine"]["restarts"] == 1
+        assert "paceline_engine_restarts_total 1.0" in http.get("/metrics").text
+
+
+def test_an_engine_that_cannot_start_is_told_and_the_api_stays_live(tmp_path: Path):
+    with running_api(tmp_path, model="no-start") as api:
+        (error,) = eventually(lambda: api.failed)
+        assert error.code == "model_not_found"
+        assert api.client.get("/health/live").status_code == 200
+        assert api.client.get("/health/ready").json()["status"] == "failed"
+        refused = api.client.post("/v1/completions", json={"model": MODEL, "prompt": "x"})
+        assert refused.json()["error"]["code"] == "engine_failed"
+
+
+def test_a_shutdown_lets_running_answers_finish_and_refuses_new_ones(tmp_path: Path):
+    with running_api(tmp_path) as api:
+        api.ready()
+        body = {"model": MODEL, "prompt": "slow", "max_tokens": 60, "stream": True}
+        with api.client.stream("POST", "/v1/completions", json=body) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            api.shut_down()
+            while not api.service.draining:
+                pass
+            refused = api.client.post("/v1/completions", json={"model": MODEL, "prompt": "x"})
+            assert refused.status_code == 503
+            assert refused.json()["error"]["code"] == "draining"
+            rest = list(lines)
+        assert "data: [DONE]" in rest
+    assert api.service.engine.pid is None
+
+
+def test_a_shutdown_cancels_what_does_not_finish_in_time(tmp_path: Path):
+    with running_api(tmp_path) as api:
+        api.ready()
+        api.service.drain_s = 0.3
+        body = {"model": MODEL, "prompt": "hang", "stream": True}
+        with api.client.stream("POST", "/v1/completions", json=body) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            api.shut_down()
+            rest = list(lines)
+        assert "draining" in "".join(rest)
+
+
+def test_a_shutdown_lets_a_websocket_answer_finish_and_closes_it_with_1012(tmp_path: Path):
+    with running_api(tmp_path) as api:
+        api.ready()
+        with socket(api) as connection:
+            create(connection, "slow", max_output_tokens=60)
+            receive(connection)
+            api.shut_down()
+            assert until_end(connection)[-1]["type"] == "response.incomplete"
+            with pytest.raises(ConnectionClosed) as caught:
+                receive(connection)
+        assert caught.value.rcvd is not None
+        assert caught.value.rcvd.code == 1012
+
+
+def test_a_locked_database_degrades_storage_and_not_serving(tmp_path: Path):
+    with running_api(tmp_path) as api:
+        api.ready()
+        lock = sqlite3.connect(tmp_path / "paceline.db", isolation_level=None)
+        lock.execute("BEGIN IMMEDIATE")
+        try:
+            eventually(lambda: api.client.get("/health/ready").json()["database"] == "degraded", 60)
+            answer = api.client.post("/v1/completions", json={"model": MODEL, "prompt": "x"})
+            assert answer.status_code == 200
+            assert api.client.get("/health/ready").status_code == 200
+            assert api.client.get("/api/decisions?limit=1").status_code == 200
+            made = api.client.post("/api/keys", json={"name": "x", "scopes": ["inference"]})
+            assert made.status_code == 503
+            assert made.json()["code"] == "database_unavailable"
+        finally:
+            lock.close()
+        eventually(lambda: api.client.get("/health/ready").json()["database"] == "ok", 60)

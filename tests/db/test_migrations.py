@@ -1,0 +1,206 @@
+"""Migrations on both databases, and the errors of a database that cannot be migrated."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy.engine import make_url
+
+from app.db import tables
+from app.db.engine import create_engine
+from app.db.errors import DatabaseError
+from app.db.migrate import _LOCK, _config, current, downgrade, head, upgrade
+from tests.db.databases import empty_postgres_database, read_only
+
+REVISIONS = [s.revision for s in ScriptDirectory.from_config(_config()).walk_revisions()][::-1]
+
+
+async def inspect(url: str, work: Callable[[sa.Connection], Any]) -> Any:
+    engine = create_engine(url)
+    try:
+        async with engine.connect() as connection:
+            return await connection.run_sync(work)
+    finally:
+        await engine.dispose()
+
+
+async def test_schema_goes_up_down_to_nothing_and_up_again(empty_url: str) -> None:
+    assert current(empty_url) is None
+    assert upgrade(empty_url) == head()
+    assert downgrade(empty_url, "base") is None
+    left = await inspect(empty_url, lambda c: sa.inspect(c).get_table_names())
+    assert left == ["alembic_version"]
+    assert upgrade(empty_url) == head()
+    assert current(empty_url) == head()
+
+
+def test_every_revision_goes_up_and_down_by_itself(empty_url: str) -> None:
+    for revision in REVISIONS:
+        assert upgrade(empty_url, revision) == revision
+        downgrade(empty_url, "-1")
+        assert upgrade(empty_url, revision) == revision
+
+
+async def test_migrated_schema_is_that_of_the_tables(url: str) -> None:
+    def differences(connection: sa.Connection) -> list[Any]:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        return compare_metadata(context, tables.metadata)
+
+    assert await inspect(url, differences) == []
+
+
+def test_revisions_form_one_line() -> None:
+    scripts = ScriptDirectory.from_config(_config())
+    assert len(scripts.get_heads()) == 1
+    assert len(scripts.get_bases()) == 1
+
+
+async def test_upgrade_keeps_the_data_of_an_earlier_schema(empty_url: str) -> None:
+    upgrade(empty_url, REVISIONS[0])
+    row = "('k', 'n', 'pl-00000000', 'd', '[\"inference\"]', 1.5)"
+    engine = create_engine(empty_url)
+    async with engine.begin() as connection:
+        await connection.exec_driver_sql(
+            f"INSERT INTO api_keys (id, name, prefix, digest, scopes, created_at) VALUES {row}"
+        )
+    await engine.dispose()
+
+    upgrade(empty_url)
+    upgrade(empty_url)
+
+    found = await inspect(empty_url, lambda c: c.execute(sa.select(tables.api_keys)).all())
+    assert [(r.id, r.scopes, r.created_at) for r in found] == [("k", ["inference"], 1.5)]
+
+
+def test_processes_that_start_together_migrate_once(empty_url: str) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(upgrade, [empty_url] * 4)) == {head()}
+
+
+async def test_upgrade_may_be_called_inside_an_event_loop(empty_url: str) -> None:
+    assert upgrade(empty_url) == head()
+
+
+def test_a_failing_migration_leaves_nothing_behind(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from alembic import op
+
+    def fail(*_arguments: Any) -> None:
+        raise OSError("the machine went away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(op, "create_index", fail)
+        with pytest.raises(DatabaseError):
+            upgrade(empty_url)
+    assert current(empty_url) is None
+    assert upgrade(empty_url) == head()
+
+
+async def test_a_newer_schema_is_refused_by_name(url: str) -> None:
+    engine = create_engine(url)
+    async with engine.begin() as connection:
+        await connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    await engine.dispose()
+
+    with pytest.raises(DatabaseError, match="revision 9999") as caught:
+        upgrade(url)
+    assert caught.value.code == "newer_schema"
+    with pytest.raises(DatabaseError, match="revision 9999"):
+        downgrade(url, "base")
+
+
+def test_a_locked_file_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "paceline.db"
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(DatabaseError, match="locked by another process") as caught:
+        upgrade(f"sqlite:///{path}", wait_s=0.05)
+    assert caught.value.code == "locked"
+    assert str(path) in caught.value.message
+    other.close()
+
+
+@pytest.mark.parametrize("existing", [True, False])
+def test_a_read_only_file_is_reported(tmp_path: Path, existing: bool) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    path = folder / "paceline.db"
+    if existing:
+        upgrade(f"sqlite:///{path}")
+    else:
+        path.touch()
+    with read_only(path), pytest.raises(DatabaseError) as caught:
+        upgrade(f"sqlite:///{path}", wait_s=0.05)
+    assert caught.value.code == "read_only"
+    assert str(path) in caught.value.message
+
+
+def test_other_broken_databases_are_reported(tmp_path: Path) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("these are notes and no database, long enough to fill a header " * 20)
+    cases = {
+        f"sqlite:///{text}": "not_a_database",
+        f"sqlite:///{tmp_path}/missing/paceline.db": "cannot_open",
+        "postgresql://u:secret@127.0.0.1:1/x": "unreachable",
+        "mysql://u@h/x": "bad_url",
+        "nonsense": "bad_url",
+    }
+    for url, code in cases.items():
+        with pytest.raises(DatabaseError) as caught:
+            upgrade(url, wait_s=0.05)
+        assert caught.value.code == code
+        assert "secret" not in caught.value.message
+
+
+def test_a_refused_postgresql_user_is_reported(postgres_url: str) -> None:
+    right = make_url(postgres_url)
+    for wrong in (right.set(username="nobody"), right.set(database="missing")):
+        with pytest.raises(DatabaseError) as caught:
+            upgrade(wrong.render_as_string())
+        assert caught.value.code == "refused"
+
+
+async def test_a_locked_postgresql_schema_is_reported(postgres_url: str) -> None:
+    url = empty_postgres_database(postgres_url)
+    engine = create_engine(url)
+    async with engine.begin() as connection:
+        await connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+        with pytest.raises(DatabaseError, match="locked by another process") as caught:
+            await asyncio.to_thread(upgrade, url, wait_s=0.05)
+    await engine.dispose()
+    assert caught.value.code == "locked"
+
+
+def test_migrations_are_found_away_from_the_source_tree(tmp_path: Path) -> None:
+    """The migration folder is found beside its package, whatever the current folder is."""
+    root = Path(tables.__file__).parents[2]
+    code = "from app.db.migrate import upgrade; print(upgrade('sqlite:///paceline.db'), end='')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == head()
+    assert (tmp_path / "paceline.db").exists()
+
+
+def test_no_table_holds_text_of_prompts_or_answers() -> None:
+    names = {c.name for table in tables.metadata.sorted_tables for c in table.columns}
+    assert names.isdisjoint({"prompt", "messages", "text", "output", "content"})

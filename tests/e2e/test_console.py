@@ -1,0 +1,213 @@
+"""The console in a browser against the live server: what an operator sees and does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, WebSocket, expect
+
+from tests.e2e.conftest import WAIT_S, Live, screenshot
+
+pytestmark = pytest.mark.browser
+
+expect.set_options(timeout=1000 * WAIT_S)
+
+REPEATING = "Write a Python class with getters and setters for name, age, city, email and phone."
+
+
+def metric(page: Page, label: str) -> Any:
+    tile = page.get_by_test_id("stMetric").filter(has_text=re.compile(f"^{label}"))
+    return tile.get_by_test_id("stMetricValue")
+
+
+def busy_seconds(state: Any) -> int:
+    return sum(1 for point in state["history"] if point["tokens_per_s"] > 0)
+
+
+def chart(page: Page, card: str) -> Any:
+    return page.locator(f".st-key-card-{card}").get_by_test_id("stVegaLiteChart")
+
+
+def choose(page: Page, card: str, label: str, option: str) -> None:
+    page.locator(f".st-key-card-{card}").get_by_role("combobox", name=label).click()
+    page.get_by_role("option", name=option, exact=True).click()
+
+
+def ask(page: Page, text: str) -> None:
+    page.get_by_label("Your message").fill(text)
+    page.keyboard.press("Enter")
+
+
+def open_chat(page: Page, live: Live, *, drafter: str | None = None) -> None:
+    page.goto(f"{live.console}/chat")
+    expect(page.get_by_text("Connected", exact=True)).to_be_visible()
+    if drafter:
+        choose(page, "settings", "Drafter", drafter)
+        page.get_by_text("Fixed draft length").click()
+
+
+def test_overview_shows_live_numbers_under_load(page: Page, live: Live, load: None) -> None:
+    page.goto(live.console)
+    expect(metric(page, "Batch")).to_have_text(re.compile(r"^[1-9]"))
+    expect(metric(page, "Output")).to_have_text(re.compile(r"^[1-9][\d,]* tok/s$"))
+    expect(metric(page, "TPOT")).to_have_text(re.compile(r"^[\d,.]+ ms$"))
+    expect(metric(page, "KV pages")).to_have_text(re.compile(r"%$"))
+    for name in ("output", "load", "tpot", "drafted", "drafters", "acceptance"):
+        expect(chart(page, name)).to_be_visible()
+    decisions = page.locator(".st-key-card-decisions tbody tr")
+    expect(decisions.first).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    live.until("/api/state", lambda state: busy_seconds(state) >= 20)
+    screenshot(page, "console-overview")
+
+
+def test_chat_colours_tokens_by_where_they_came_from(page: Page, live: Live, load: None) -> None:
+    open_chat(page, live, drafter="ngram")
+    ask(page, REPEATING)
+    expect(page.locator(".t[data-kind=accepted]").first).to_be_visible()
+    expect(page.locator(".t[data-kind=accepted]").first).to_have_attribute(
+        "title", re.compile(r"accepted draft · drafter ngram · \d+ of \d+ drafted tokens kept")
+    )
+    expect(page.locator(".answer .foot").get_by_text("acceptance length")).to_be_visible()
+    for word in ("tokens/s", "TTFT", "TPOT", "acceptance rate", "drafted"):
+        expect(page.locator(".answer .foot").get_by_text(word)).to_be_visible()
+    accepted = page.locator(".t[data-kind=accepted]").first
+    correction = page.locator(".t[data-kind=correction], .t[data-kind=bonus]").first
+    colour = "element => getComputedStyle(element).backgroundColor"
+    assert accepted.evaluate(colour) != correction.evaluate(colour)
+    for word in ("drafted by ngram", "correction", "bonus"):
+        expect(page.locator(".legend").get_by_text(word)).to_be_visible()
+    screenshot(page, "console-chat")
+
+
+def test_stop_ends_the_answer_and_frees_the_engine(page: Page, live: Live) -> None:
+    open_chat(page, live)
+    ask(page, "Tell a very long story about the sea.")
+    expect(page.locator(".answer .t").nth(3)).to_be_visible()
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator(".answer .state")).to_have_text("Stopped")
+    expect(page.get_by_role("button", name="Send")).to_be_visible()
+    live.until("/api/state", lambda state: state["live"]["running"] == 0)
+
+
+def test_a_second_turn_continues_the_first(page: Page, live: Live) -> None:
+    sent: list[dict[str, Any]] = []
+
+    def watch(socket: WebSocket) -> None:
+        if socket.url.endswith("/v1/responses"):
+            socket.on("framesent", lambda frame: sent.append(json.loads(frame)))
+
+    page.on("websocket", watch)
+    open_chat(page, live)
+    ask(page, "Name three colours.")
+    answered = page.locator(".answer .foot").filter(has_text="TTFT")
+    expect(answered).to_have_count(1)
+    ask(page, "Name three more.")
+    expect(answered).to_have_count(2)
+    assert "previous_response_id" not in sent[0]
+    assert sent[1]["previous_response_id"].startswith("resp_")
+    assert sent[1]["input"] == "Name three more."
+
+
+def test_markup_in_an_answer_stays_text(page: Page, live: Live) -> None:
+    open_chat(page, live)
+    ask(page, "<img src=x onerror=alert(1)><b>bold</b>")
+    expect(page.locator(".answer .t").first).to_be_visible()
+    assert page.locator(".log img, .log b:not(.foot b)").count() == 0
+    expect(page.locator(".user")).to_contain_text("<b>bold</b>")
+
+
+def test_an_answer_goes_on_while_another_page_is_open(page: Page, live: Live) -> None:
+    open_chat(page, live)
+    ask(page, "Tell a story about a lighthouse.")
+    expect(page.locator(".answer .t").first).to_be_visible()
+    page.get_by_role("link", name="Overview").click()
+    expect(metric(page, "Batch")).to_have_text("1")
+    page.get_by_role("link", name="Chat").click()
+    expect(page.locator(".answer .t").nth(5)).to_be_visible()
+    page.get_by_role("button", name="New chat").click()
+    expect(page.get_by_text("Ask the model")).to_be_visible()
+    live.until("/api/state", lambda state: state["live"]["running"] == 0)
+
+
+def test_controller_switches_to_a_pinned_drafter_and_back(
+    page: Page, live: Live, plain_load: None
+) -> None:
+    page.goto(f"{live.console}/controller")
+    try:
+        page.get_by_role("radio", name="Pinned").click()
+        choose(page, "switch", "Drafter", "ngram")
+        page.get_by_text("Fixed draft length").click()
+        expect(page.get_by_role("slider", name="Draft length D (tokens)")).to_have_value("4")
+        page.get_by_role("button", name="Apply").click()
+        expect(page.locator(".st-key-switch-answer")).to_have_text("Pinned to ngram with D = 4.")
+        setting = live.get("/api/state")["controller"]
+        assert (setting["mode"], setting["drafter"], setting["draft_length"]) == (
+            "pinned",
+            "ngram",
+            4,
+        )
+        expect(page.locator(".st-key-card-now")).to_contain_text("In force: Pinned to ngram")
+        live.until("/api/state", lambda state: 0 < (state["live"]["draft_length_mean"] or 0) <= 4)
+        expect(chart(page, "length")).to_be_visible()
+        screenshot(page, "console-controller")
+        page.get_by_role("radio", name="Auto").click()
+        page.get_by_role("button", name="Apply").click()
+        expect(page.locator(".st-key-switch-answer")).to_contain_text("The controller chooses")
+        assert live.get("/api/state")["controller"]["mode"] == "auto"
+    finally:
+        live.set_auto()
+
+
+def test_a_decision_opens_with_its_inputs_and_candidates(
+    page: Page, live: Live, plain_load: None
+) -> None:
+    live.until("/api/decisions?limit=1", lambda answer: answer["decisions"])
+    page.goto(f"{live.console}/controller")
+    card = page.locator(".st-key-card-decisions")
+    table = card.get_by_test_id("stDataFrame")
+    expect(table.locator("canvas").first).to_be_visible()
+    table.scroll_into_view_if_needed()
+    # The grid is a canvas: the mark of the first row is below the 35 pixels of the header.
+    table.click(position={"x": 20, "y": 52})
+    expect(card.get_by_text("Inputs", exact=True)).to_be_visible()
+    expect(card.get_by_text("Candidates", exact=True)).to_be_visible()
+
+
+def test_disabling_a_drafter_takes_it_from_every_request(page: Page, live: Live) -> None:
+    def enabled() -> bool:
+        listed = live.get("/api/drafters")["drafters"]
+        return next(item["enabled"] for item in listed if item["name"] == "ngram")
+
+    page.goto(f"{live.console}/controller")
+    switch = page.locator(".st-key-enable_ngram label")
+    switch.click()
+    live.until("/api/drafters", lambda _: not enabled())
+    switch.click()
+    live.until("/api/drafters", lambda _: enabled())
+
+
+def test_the_chat_recovers_when_the_engine_comes_back(page: Page, live: Live) -> None:
+    open_chat(page, live)
+    ask(page, "Tell a very long story about mountains.")
+    expect(page.locator(".answer .t").nth(2)).to_be_visible()
+    before = live.get("/api/state")["engine"]
+    os.kill(before["pid"], signal.SIGKILL)
+    expect(page.locator(".fault")).to_be_visible()
+    expect(page.locator(".pl-banner")).to_contain_text("engine")
+    live.until(
+        "/api/state",
+        lambda state: (
+            state["engine"]["state"] == "ready" and state["engine"]["restarts"] > before["restarts"]
+        ),
+    )
+    expect(page.locator(".pl-banner")).to_have_count(0)
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator(".answer .t").first).to_be_visible()
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator(".answer .state")).to_have_text("Stopped")

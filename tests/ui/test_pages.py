@@ -1,0 +1,106 @@
+"""The pages as Streamlit runs them, on the live server and without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from tests.conftest import Server, free_port
+
+MAIN = Path(__file__).resolve().parents[2] / "ui" / "main.py"
+PAGES = ("app_pages/overview.py", "app_pages/chat.py", "app_pages/controller.py")
+
+
+def app(monkeypatch: pytest.MonkeyPatch, url: str, key: str | None) -> AppTest:
+    monkeypatch.setenv("PACELINE_API_URL", url)
+    monkeypatch.delenv("PACELINE_PUBLIC_API_URL", raising=False)
+    if key:
+        monkeypatch.setenv("PACELINE_CONSOLE_KEY", key)
+    else:
+        monkeypatch.delenv("PACELINE_CONSOLE_KEY", raising=False)
+    return AppTest.from_file(str(MAIN), default_timeout=60)
+
+
+def text(page: AppTest) -> str:
+    return " ".join(str(getattr(element, "value", "")) for element in page.get("html"))
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_runs_without_error_on_the_live_server(
+    monkeypatch: pytest.MonkeyPatch, server: Server, path: str
+) -> None:
+    page = app(monkeypatch, server.url, server.admin_key).run()
+    page.switch_page(path).run()
+    assert not page.exception
+    assert 'role="alert"' not in text(page)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_says_that_the_api_is_away_and_does_not_fail(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    page = app(monkeypatch, f"http://127.0.0.1:{free_port()}", "x" * 40).run()
+    page.switch_page(path).run()
+    assert not page.exception
+    assert "No API answers" in text(page)
+    assert "comes back by itself" in text(page)
+
+
+def test_a_page_recovers_when_the_api_comes_back(
+    monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    page = app(monkeypatch, f"http://127.0.0.1:{free_port()}", server.admin_key).run()
+    assert "No API answers" in text(page)
+    monkeypatch.setenv("PACELINE_API_URL", server.url)
+    page.run()
+    assert "No API answers" not in text(page)
+
+
+def test_the_overview_shows_every_number_of_the_live_state(
+    monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    page = app(monkeypatch, server.url, server.admin_key).run()
+    assert [metric.label for metric in page.metric] == [
+        "Output",
+        "TPOT",
+        "Batch",
+        "Queue",
+        "Drafter",
+        "Draft length D",
+        "Drafted output",
+        "KV pages",
+    ]
+
+
+def test_without_a_key_the_console_asks_for_one_and_keeps_it_in_the_session(
+    monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    page = app(monkeypatch, server.url, None).run()
+    assert not page.metric
+    page.text_input[0].input("x" * 40)
+    page.button[0].click().run()
+    assert "does not know this key" in page.error[0].value
+    page.text_input[0].input(server.admin_key)
+    page.button[0].click().run()
+    assert page.metric
+    assert page.session_state["api_key"] == server.admin_key
+
+
+def test_the_controller_page_pins_a_drafter_and_confirms_it(
+    monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    page = app(monkeypatch, server.url, server.admin_key).run()
+    page.switch_page("app_pages/controller.py").run()
+    try:
+        page.button_group(key="switch_mode").set_value("pinned").run()
+        page.selectbox(key="switch_drafter").set_value("ngram").run()
+        page.toggle(key="switch_fixed").set_value(True).run()
+        page.slider(key="switch_length").set_value(4).run()
+        page.button(key="switch_apply").click().run()
+        assert "Pinned to ngram with D = 4." in text(page)
+    finally:
+        page.button_group(key="switch_mode").set_value("auto").run()
+        page.button(key="switch_apply").click().run()
+    assert "chooses drafter and draft length by measured goodput" in text(page)

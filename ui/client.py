@@ -1,0 +1,151 @@
+"""The console's HTTP client of the API: one method per route, one kind of error."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import httpx
+
+Json = dict[str, Any]
+
+
+class ApiError(Exception):
+    """The API answered with an error, or not at all (status 0).
+
+    message is a sentence for the operator; code is the API's own error code."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+
+    @property
+    def unreachable(self) -> bool:
+        return self.status == 0
+
+    @property
+    def refused(self) -> bool:
+        """The key is missing, wrong, expired or lacks the scope."""
+        return self.status in (401, 403)
+
+
+class Client:
+    """Safe to share between sessions and threads. All methods raise ApiError."""
+
+    def __init__(self, url: str, key: str, *, timeout_s: float = 5.0, fresh_s: float = 0.8) -> None:
+        """fresh_s: how long one answer of /api/state serves every tab."""
+        self.url = url.rstrip("/")
+        self._http = httpx.Client(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {key}", "User-Agent": "paceline-console"},
+            timeout=httpx.Timeout(timeout_s, connect=2.0),
+            trust_env=False,
+        )
+        self._fresh_s = fresh_s
+        self._lock = threading.Lock()
+        self._read_at = 0.0
+        self._state: Json | ApiError | None = None
+
+    def state(self) -> Json:
+        """Live state, at most `fresh_s` old."""
+        with self._lock:
+            if self._state is None or time.monotonic() - self._read_at > self._fresh_s:
+                try:
+                    self._state = self._call("GET", "/api/state")
+                except ApiError as error:
+                    self._state = error
+                self._read_at = time.monotonic()
+            if isinstance(self._state, ApiError):
+                raise self._state
+            return self._state
+
+    def forget_state(self) -> None:
+        """Make the next `state` ask the API again, after a change."""
+        with self._lock:
+            self._state = None
+
+    def readiness(self) -> Json:
+        """Body of /health/ready, which is not an error while the engine starts (503)."""
+        return self._call("GET", "/health/ready", accept=(503,))
+
+    def drafters(self) -> list[Json]:
+        return self._call("GET", "/api/drafters")["drafters"]
+
+    def set_drafter(self, name: str, enabled: bool) -> None:
+        self._call("PUT", f"/api/drafters/{name}", body={"enabled": enabled})
+        self.forget_state()
+
+    def controller(self) -> Json:
+        return self._call("GET", "/api/controller")
+
+    def set_controller(self, mode: str, drafter: str | None, draft_length: int | None) -> Json:
+        """Switch the mode; drafter and draft_length belong to mode `pinned` only."""
+        body: Json = {"mode": mode}
+        if mode == "pinned":
+            body |= {"drafter": drafter, "draft_length": draft_length}
+        answer = self._call("PUT", "/api/controller", body=body)
+        self.forget_state()
+        return answer
+
+    def decisions(
+        self,
+        limit: int = 50,
+        reason: str | None = None,
+        drafter: str | None = None,
+        before: str | None = None,
+    ) -> Json:
+        """{"decisions": newest first, "next": id for `before` or None}."""
+        wanted = {"limit": limit, "reason": reason, "drafter": drafter, "before": before}
+        query = {name: value for name, value in wanted.items() if value is not None}
+        return self._call("GET", "/api/decisions", query=query)
+
+    def what_if(self, batch_size: int, context_len: int) -> Json:
+        query = {"batch_size": batch_size, "context_len": context_len}
+        return self._call("GET", "/api/what-if", query=query)
+
+    def ticket(self) -> str:
+        """One-use ticket with which a browser opens the WebSocket."""
+        return self._call("POST", "/api/tickets")["ticket"]
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Json | None = None,
+        body: Json | None = None,
+        accept: tuple[int, ...] = (),
+    ) -> Json:
+        try:
+            response = self._http.request(method, path, params=query, json=body)
+        except httpx.TimeoutException as error:
+            message = f"The API at {self.url} did not answer in time."
+            raise ApiError(0, "timeout", message) from error
+        except httpx.HTTPError as error:
+            message = f"No API answers at {self.url}."
+            raise ApiError(0, "unreachable", message) from error
+        if response.is_success or response.status_code in accept:
+            try:
+                return response.json()
+            except ValueError as error:
+                message = f"{self.url} does not answer like the API of Paceline."
+                raise ApiError(response.status_code, "not_json", message) from error
+        raise _error(response)
+
+
+def _error(response: httpx.Response) -> ApiError:
+    """Reads both error shapes: problem+json of the admin routes, the error object of /v1."""
+    try:
+        body = response.json()
+    except ValueError:
+        body = None
+    body = body if isinstance(body, dict) else {}
+    inner = body["error"] if isinstance(body.get("error"), dict) else body
+    message = inner.get("detail") or inner.get("message") or inner.get("title")
+    code = inner.get("code") or response.reason_phrase
+    return ApiError(
+        response.status_code, str(code), str(message or f"HTTP {response.status_code}.")
+    )

@@ -1,0 +1,1 @@
+"""Browser components of the console."""

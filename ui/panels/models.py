@@ -1,0 +1,119 @@
+"""What the controller has learned: acceptance, costs, and what it would predict elsewhere."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from ui import charts, chrome, shaping
+from ui.client import ApiError
+
+NO_CONNECTION = "No data: the API does not answer."
+
+
+def show() -> None:
+    with st.container(border=True, key="card-models"):
+        st.html('<div class="pl-head">What the controller knows</div>')
+        acceptance, cost, what_if = st.tabs(["Acceptance", "Cost", "What if"])
+        with acceptance:
+            _acceptance()
+        with cost:
+            _cost()
+        with what_if:
+            _what_if()
+
+
+def _report() -> dict[str, object] | None:
+    try:
+        return chrome.client().controller().get("report") or {}
+    except ApiError:
+        return None
+
+
+def _empty(report: dict[str, object] | None, why: str) -> None:
+    text = why if report is not None else NO_CONNECTION
+    st.html(f'<div class="pl-empty" style="height:300px">{text}</div>')
+
+
+@st.fragment(run_every=3.0, key="model-acceptance")
+def _acceptance() -> None:
+    report = _report()
+    rows = shaping.acceptance_rows(report or {})
+    if not rows:
+        _empty(report, "Nothing was drafted yet: acceptance is learned from verified drafts.")
+        return
+    left, right = st.columns([1.5, 1], gap="medium")
+    note = "Conditional acceptance: kept, given that all positions before were. Older steps weigh "
+    left.html(f'<div class="pl-note">{note}less.</div>')
+    left.altair_chart(charts.acceptance(rows), key="chart-learned", alt="Acceptance by position")
+    table = [
+        {
+            "Drafter": row["drafter"],
+            "Position": row["position"],
+            "Acceptance": round(row["rate"], 2),
+            "Reached (weighted)": row["reached"],
+        }
+        for row in rows
+    ]
+    right.dataframe(
+        table,
+        key="table-learned",
+        hide_index=True,
+        height=245,
+        column_config={
+            "Acceptance": st.column_config.NumberColumn(format="percent"),
+            "Reached (weighted)": st.column_config.NumberColumn(format="%.0f"),
+        },
+    )
+
+
+@st.fragment(run_every=10.0, key="model-cost")
+def _cost() -> None:
+    report = _report()
+    rows = shaping.cost_rows(report or {})
+    if not rows:
+        _empty(report, "The engine has not measured its costs yet.")
+        return
+    st.html(
+        '<div class="pl-note">Median time of a verify step as measured at start. '
+        f"{shaping.cost_sentence(report or {})}</div>"
+    )
+    st.altair_chart(charts.cost(rows), key="chart-cost", alt="Verify step time by rows")
+
+
+@st.fragment(key="model-what-if")
+def _what_if() -> None:
+    model = (chrome.state() or {}).get("model") or {}
+    largest, longest = model.get("max_batch") or 32, model.get("context_length") or 8192
+    left, right = st.columns([1, 3], gap="medium")
+    with left:
+        batch = st.slider("Batch size (requests)", 1, largest, 1, key="what_if_batch")
+        sizes = [size for size in (64, 128, 256, 512, 1024, 2048, 4096) if size < longest]
+        context = st.select_slider(
+            "Context (tokens per request)", sizes, value=256, key="what_if_context"
+        )
+        try:
+            found = chrome.client().what_if(batch, context)
+        except ApiError as error:
+            right.html(f'<div class="pl-empty" style="height:320px">{error.message}</div>')
+            return
+        best = found["best"]
+        plain = next((c for c in found["candidates"] if c["draft_length"] == 0), None)
+        st.metric(
+            "Best",
+            f"{best['drafter']}, D {shaping.length(best['draft_length'])}",
+            help="Candidate with the highest predicted goodput",
+        )
+        st.metric(
+            "Against plain decoding",
+            shaping.number(best["goodput"] / plain["goodput"], 2, " ×")
+            if plain and plain["goodput"]
+            else shaping.MISSING,
+            help="Predicted goodput of the best candidate over that of D = 0",
+        )
+    right.html(
+        '<div class="pl-note">Predicted goodput from what was measured so far, with its interval. '
+        "The ring marks the best candidate.</div>"
+    )
+    right.altair_chart(
+        charts.what_if(found["candidates"], best), key="chart-what-if", alt="Goodput by D"
+    )

@@ -1,0 +1,221 @@
+"""Switches of the controller page: mode, drafter, draft length, and their effect live."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import streamlit as st
+
+from ui import charts, chrome, palette, shaping
+from ui.client import ApiError
+
+SPAN_S = 120
+MODES = {"auto": "Auto", "pinned": "Pinned", "off": "Off"}
+MEANINGS = {
+    "auto": "The controller chooses drafter and draft length for every request and step.",
+    "pinned": "Every request uses the drafter you choose; requests with a wish of their own keep "
+    "it.",
+    "off": "Plain decoding for every request, whatever it asks for.",
+}
+NO_CONNECTION = "No data: the API does not answer."
+
+
+def show() -> None:
+    left, right = st.columns([1, 1.9], gap="medium")
+    with left:
+        try:
+            setting = chrome.client().controller()
+        except ApiError:
+            _wait()
+        else:
+            _form(setting)
+        _drafters()
+    with right:
+        _live()
+
+
+@st.fragment(run_every=2.0, key="switch-wait")
+def _wait() -> None:
+    """Stands in for the form until the API gives the setting."""
+    try:
+        chrome.client().controller()
+    except ApiError:
+        chrome.card("switch", "Mode", "", None, NO_CONNECTION, 360)
+    else:
+        st.rerun()
+
+
+# Not refreshed by time: a refresh must not come between the operator's clicks. The widgets start
+# from the setting in force when the page is opened.
+@st.fragment(key="switch-form")
+def _form(setting: dict[str, Any]) -> None:
+    names = _enabled()
+    longest = max(1, setting["max_draft_length"])
+    wanted = setting.get("drafter") or next((name for name in names if name != "none"), "none")
+    with st.container(border=True, key="card-switch"):
+        st.html('<div class="pl-head">Mode</div>')
+        mode = st.segmented_control(
+            "Mode",
+            list(MODES),
+            format_func=lambda name: MODES[name],
+            default=setting["mode"],
+            key="switch_mode",
+            label_visibility="collapsed",
+            required=True,
+            width="stretch",
+        )
+        st.html(f'<div class="pl-note" style="min-height:2.4rem">{MEANINGS[mode or "auto"]}</div>')
+        pinned = mode == "pinned"
+        drafter = st.selectbox(
+            "Drafter",
+            names,
+            index=names.index(wanted) if wanted in names else 0,
+            key="switch_drafter",
+            disabled=not pinned,
+        )
+        drafting = pinned and drafter != "none"
+        fixed = st.toggle(
+            "Fixed draft length",
+            value=setting.get("draft_length") is not None,
+            key="switch_fixed",
+            disabled=not drafting,
+        )
+        chosen = st.slider(
+            "Draft length D (tokens)",
+            0,
+            longest,
+            value=setting.get("draft_length") or min(4, longest),
+            key="switch_length",
+            disabled=not (drafting and fixed),
+            help="Drafted tokens per request and step; otherwise the controller chooses",
+        )
+        if st.button("Apply", type="primary", key="switch_apply", width="stretch"):
+            draft_length = chosen if fixed else None
+            _apply(str(mode), drafter, draft_length if drafter != "none" else 0)
+        with st.container(key="switch-answer"):
+            good, text = st.session_state.get("switch_answer", (True, ""))
+            if text:
+                chrome.notice(text, good=good)
+            else:  # keeps the place, so that the answer moves nothing
+                st.html("&nbsp;")
+
+
+def _enabled() -> list[str]:
+    """Names of the drafters that can be pinned, as last seen."""
+    try:
+        names = [item["name"] for item in chrome.client().drafters() if item["enabled"]]
+        st.session_state["switch_names"] = names or ["none"]
+    except ApiError:
+        pass  # the banner says why
+    return st.session_state.get("switch_names", ["none"])
+
+
+def _apply(mode: str, drafter: str | None, draft_length: int | None) -> None:
+    try:
+        setting = chrome.client().set_controller(mode, drafter, draft_length)
+    except ApiError as error:
+        st.session_state["switch_answer"] = (False, error.message)
+        return
+    st.session_state["switch_answer"] = (True, shaping.setting_sentence(setting))
+
+
+@st.fragment(run_every=5.0, key="switch-drafters")
+def _drafters() -> None:
+    with st.container(border=True, key="card-drafters"):
+        st.html(
+            '<div class="pl-head">Drafters</div>'
+            '<div class="pl-note">A disabled drafter is used by no request.</div>'
+        )
+        try:
+            found = chrome.client().drafters()
+        except ApiError:
+            found = []
+            st.html(f'<div class="pl-note">{NO_CONNECTION}</div>')
+        for item in found:
+            name, key = item["name"], f"enable_{item['name']}"
+            with st.container(horizontal=True, vertical_alignment="center", key=f"row-{name}"):
+                st.html(
+                    f"{chrome.pill(name)} <span class='pl-note'>&nbsp;{_kind(item)}</span>",
+                    width="stretch",
+                )
+                if name == "none":
+                    st.html('<span class="pl-note">always on</span>', width="content")
+                    continue
+                # The switch always shows the server's truth, also after a change elsewhere.
+                st.session_state[key] = item["enabled"]
+                st.toggle(
+                    f"Enable {name}",
+                    key=key,
+                    label_visibility="collapsed",
+                    on_change=_enable,
+                    args=(name,),
+                    width="content",
+                )
+        if text := st.session_state.pop("drafter_refused", ""):
+            chrome.notice(text, good=False)
+
+
+def _kind(item: dict[str, Any]) -> str:
+    kinds = {"none": "plain decoding", "model_free": "no model needed", "model": "model"}
+    kind = kinds.get(item["kind"], str(item["kind"]))
+    longest = item.get("max_draft_length")
+    return escape(f"{kind}, D up to {longest}" if longest else kind)
+
+
+def _enable(name: str) -> None:
+    try:
+        chrome.client().set_drafter(name, st.session_state[f"enable_{name}"])
+    except ApiError as error:
+        st.session_state["drafter_refused"] = error.message
+
+
+@st.fragment(run_every=1.0, key="switch-live")
+def _live() -> None:
+    state = chrome.state()
+    setting = (state or {}).get("controller") or {}
+    rows = shaping.series(state or {}, SPAN_S)
+    live = (state or {}).get("live") or {}
+    with st.container(border=True, key="card-now"):
+        text = shaping.setting_sentence(setting) if state else NO_CONNECTION
+        drafter = shaping.main_drafter(live)
+        now = (
+            f"{chrome.pill(drafter)} D {shaping.length(live.get('draft_length_mean'))}"
+            if drafter
+            else "nothing decodes"
+        )
+        by = escape(str(setting.get("set_by") or "default"))
+        at = f" at {shaping.clock(setting['set_at'])} UTC" if setting.get("set_at") else ""
+        st.html(
+            f'<div class="pl-head" role="status">In force: {escape(text)}</div>'
+            f'<div class="pl-note">Set by {by}{at}. Now: {now}, '
+            f"{shaping.number(live.get('tokens_per_s'))} tokens/s.</div>"
+        )
+    idle = "Nothing decoded in the last 2 minutes: send a request from Chat or with curl."
+    decoded = [row for row in rows if row.get("drafters")]
+    if not decoded:
+        rows = []
+    lengths = [
+        {**row, "D": row.get("draft_length_mean") if row.get("drafters") else None} for row in rows
+    ]
+    shares = shaping.drafter_series(rows)
+    height = charts.HEIGHT + 16
+
+    def draw_lengths() -> None:
+        chart = charts.over_time(
+            lengths, "D", "Mean D (tokens)", palette.ACCENT, span_s=SPAN_S, step=True
+        )
+        st.altair_chart(chart, key="chart-length", alt="Mean draft length over time")
+
+    def draw_shares() -> None:
+        chart = charts.drafter_share(shares, SPAN_S)
+        st.altair_chart(chart, key="chart-share", alt="Share of request-steps by drafter")
+
+    why = idle if state else NO_CONNECTION
+    note = "Mean over all request-steps of each second"
+    chrome.card("length", "Draft length", note, draw_lengths if decoded else None, why, height)
+    note = "Share of request-steps by drafter"
+    legend = chrome.drafter_legend(row["drafter"] for row in shares)
+    chrome.card(
+        "share", "Drafters in use", note, draw_shares if shares else None, why, height, legend
+    )
