@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ARTIFACTS = ROOT / "tests" / "artifacts"
-START_S = 300.0
+START_S = 600.0
 STOP_S = 30.0
 
 

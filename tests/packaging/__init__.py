@@ -1,0 +1,1 @@
+"""Tests of settings, command line, embedded model, lock file, compose file and layout page."""

@@ -1,0 +1,175 @@
+"""`paceline bench`: choice of prompts, the report's arithmetic, and a real run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.bench import report
+from app.bench.client import Run, Sample
+from app.bench.command import rotated, without_key
+from app.bench.prompts import Prompt, chunks, read_prompts
+from app.cli import main
+from app.failures import SettingsError
+from app.modes import speculation
+from tests.conftest import Server
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    lines = [
+        {"question_id": n, "category": category, "turns": [text, "unused second turn"]}
+        for n, (category, text) in enumerate(
+            [
+                ("copy", "Repeat after me: one two three, one two three, one two three."),
+                ("copy", "Repeat: a b c d a b c d a b c d a b c d."),
+                ("copy", "Repeat: red green blue red green blue."),
+                ("chat", "What is a river?"),
+                ("chat", "Name a colour."),
+            ]
+        )
+    ]
+    path.write_text("\n".join(json.dumps(line) for line in lines) + "\n\n", "utf-8")
+    return path
+
+
+def run(mode: str, chunk: int, wall_ms: float, tokens: int, **more: Any) -> Run:
+    sample = Sample(mode, 1, 0, chunk, "copy", 1, tokens=tokens, ttft_ms=10, e2e_ms=wall_ms, **more)
+    return Run(mode, 1, 0, chunk, "copy", wall_ms, [sample])
+
+
+def test_a_limit_takes_from_every_category_in_turn(prompts: Path) -> None:
+    chosen = read_prompts(prompts, 3)
+    assert [prompt.category for prompt in chosen] == ["copy", "chat", "copy"]
+    assert len(read_prompts(prompts)) == 5
+    assert {prompt.category for prompt in read_prompts(prompts, None, ("chat",))} == {"chat"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "line 1"),
+        ('{"question_id": 1, "category": "x"}', "line 1: .*turns"),
+        ("", "no prompts"),
+        ('{"question_id": 1, "category": "x", "turns": ["t"]}', "of category y; there are x"),
+    ],
+)
+def test_a_broken_prompts_file_is_refused(content: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "broken.jsonl"
+    path.write_text(content, "utf-8")
+    with pytest.raises(SettingsError, match=message):
+        read_prompts(path, None, ("y",) if "category y" in message else ())
+
+
+def test_chunks_are_of_one_category_and_about_equal() -> None:
+    made = [Prompt(n, "a" if n < 11 else "b", ("t",)) for n in range(14)]
+    parts = chunks(made, 5)
+    assert sorted(len(part) for part in parts) == [3, 3, 4, 4]
+    assert all(len({prompt.category for prompt in part}) == 1 for part in parts)
+    assert sorted(prompt.question_id for part in parts for prompt in part) == list(range(14))
+
+
+def test_the_ratio_compares_each_chunk_with_plain_decoding_on_the_same_chunk() -> None:
+    runs = [
+        run("none", 0, 1000, 100), run("auto", 0, 500, 100),
+        run("none", 1, 2000, 100), run("auto", 1, 2000, 100),
+        run("none", 2, 1000, 100), run("auto", 2, 250, 100),
+    ]  # fmt: skip
+    by_mode = {row.mode: row for row in report.rows(runs)}
+    assert by_mode["auto"].ratio == pytest.approx(2.0)
+    assert by_mode["none"].ratio == pytest.approx(1.0)
+    assert by_mode["auto"].tokens_per_s == pytest.approx(300 / 2.75)
+    assert by_mode["auto"].ratio_quartiles == pytest.approx((1.5, 3.0))
+
+
+def test_acceptance_is_counted_over_steps_and_really_drafted_tokens() -> None:
+    (row,) = report.rows([run("auto", 0, 1000, 31, steps=10, drafted=40, accepted=20)])
+    assert row.acceptance_length == pytest.approx(3.0)
+    assert row.acceptance_rate == pytest.approx(0.5)
+    assert row.decode_tokens_per_s == pytest.approx(30 / 0.99)
+    assert row.ratio is None
+
+
+def test_failed_requests_are_counted_and_do_not_enter_the_numbers() -> None:
+    good = run("none", 0, 1000, 100)
+    bad = Sample("none", 1, 0, 0, "copy", 2, error="HTTP 500")
+    (row,) = report.rows([Run("none", 1, 0, 0, "copy", 1000, [*good.samples, bad])])
+    assert (row.requests, row.failed, row.tokens) == (2, 1, 100)
+
+
+def test_percentiles_are_nearest_rank() -> None:
+    samples = [Sample("m", 1, 0, 0, "c", n, e2e_ms=float(n)) for n in range(1, 101)]
+    found = report.percentiles(samples, lambda sample: sample.e2e_ms)
+    assert found == {"p50": 50.0, "p90": 90.0, "p99": 99.0}
+
+
+def test_every_mode_starts_first_in_turn() -> None:
+    assert [rotated(["a", "b", "c"], n)[0] for n in range(4)] == ["a", "b", "c", "a"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "field"),
+    [
+        ("auto", None),
+        ("none", {"enabled": False}),
+        ("ngram", {"drafter": "ngram"}),
+        ("ngram:8", {"drafter": "ngram", "draft_length": 8}),
+    ],
+)
+def test_a_mode_becomes_the_request_field(mode: str, field: dict | None) -> None:
+    assert speculation(mode) == field
+
+
+@pytest.mark.parametrize("mode", ["ngram:", "ngram:x", ":3", "none:2", "auto:2", "ngram:-1"])
+def test_a_wrong_mode_is_refused(mode: str) -> None:
+    with pytest.raises(SettingsError, match="DRAFTER:LENGTH"):
+        speculation(mode)
+
+
+def test_the_key_is_not_written_into_the_result() -> None:
+    shown = without_key(["bench", "--key", "pl-secret", "--key=pl-secret", "--url", "u"])
+    assert shown == ["bench", "--key", "KEY", "--key=KEY", "--url", "u"]
+
+
+def test_a_real_run_measures_every_mode(
+    server: Server, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "result.json"
+    arguments = ["bench", "--url", server.url, "--key", server.admin_key, "--prompts", str(prompts)]
+    arguments += ["--limit", "4", "--max-tokens", "24", "--modes", "none,ngram:4,auto"]
+    assert main([*arguments, "--concurrency", "1,2", "--json", str(out)]) == 0
+    text = out.read_text("utf-8")
+    assert server.admin_key not in text
+    result = json.loads(text)
+    rows = {(row["mode"], row["concurrency"], row["category"]): row for row in result["rows"]}
+    assert len(rows) == 3 * 2 * 3
+    plain, drafted = rows["none", 1, "all"], rows["ngram:4", 1, "all"]
+    assert plain["requests"] == drafted["requests"] == 4
+    assert plain["failed"] == drafted["failed"] == 0
+    assert plain["acceptance_rate"] is None
+    assert plain["acceptance_length"] == 1.0
+    assert drafted["acceptance_length"] > 1.0
+    assert plain["ratio"] == 1.0
+    assert all(row["same_text"] == 1.0 for row in rows.values())
+    assert result["server"]["model"]
+    assert result["machine"]["cores"]
+    assert "tokens/s" in capsys.readouterr().out
+
+
+def test_a_mode_that_the_server_refuses_stops_the_run(
+    server: Server, prompts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["bench", "--url", server.url, "--key", server.inference_key]
+    assert main([*arguments, "--prompts", str(prompts), "--modes", "nonsense"]) == 1
+    assert "Mode nonsense does not work on this server" in capsys.readouterr().err
+
+
+def test_a_wrong_key_is_named(
+    server: Server, prompts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "--url", server.url, "--key", "no", "--prompts", str(prompts)]) == 3
+    assert "HTTP 401" in capsys.readouterr().err

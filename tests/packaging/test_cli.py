@@ -1,0 +1,152 @@
+"""The command line: help for everything, exit codes, one-line errors for a user's mistakes."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app import options
+from app.cli import main
+from tests.conftest import ROOT, clean_environment, free_port
+
+
+def commands(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[tuple]:
+    """(path, parser) of every command and its sub-commands."""
+    yield path, parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, sub in action.choices.items():
+                yield from commands(sub, (*path, name))
+
+
+ALL = dict(commands(options.build_parser()))
+
+
+def paceline(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "app.cli", *arguments],
+        cwd=ROOT,
+        env=clean_environment(**environment),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda path: " ".join(path) or "paceline")
+def test_every_command_has_help(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([*path, "--help"])
+    assert stopped.value.code == 0
+    assert "usage: paceline" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda path: " ".join(path) or "paceline")
+def test_every_option_says_what_it_does(path: tuple[str, ...]) -> None:
+    for action in ALL[path]._actions:
+        assert action.help or isinstance(action, argparse._SubParsersAction), action
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda path: " ".join(path) or "paceline")
+def test_every_command_names_a_function_that_exists(path: tuple[str, ...]) -> None:
+    run = ALL[path].get_default("run")
+    if run is not None:
+        module, function = run.split(":")
+        assert callable(getattr(__import__(module, fromlist=[function]), function))
+
+
+def test_help_loads_neither_torch_nor_the_web_framework() -> None:
+    code = (
+        "import sys, app.cli as cli\n"
+        "try: cli.main(['serve', '--help'])\n"
+        "except SystemExit: pass\n"
+        "print([name for name in ('torch', 'litestar', 'sqlalchemy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["serve", "--port", "99999"], ["serve", "--mode", "pinned"], ["bench", "--prompts", "gone"]],
+)
+def test_a_wrong_option_ends_with_2_and_one_line(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("paceline: ")
+    assert error.count("\n") == 1
+
+
+def test_a_port_in_use_is_found_before_anything_slow(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        started = time.monotonic()
+        done = paceline("serve", "--port", port, "--data-dir", str(tmp_path / "data"))
+    assert done.returncode == 3
+    assert f"Cannot listen on 127.0.0.1:{port}" in done.stderr
+    assert "--port" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "data").exists()
+    assert time.monotonic() - started < 10
+
+
+def test_a_wrong_model_path_ends_with_3_and_says_what_to_give(tmp_path: Path) -> None:
+    done = paceline(
+        "serve", "--port", str(free_port()), "--data-dir", str(tmp_path), "--model", "./no-model"
+    )
+    assert done.returncode == 3
+    assert "./no-model" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_database_of_a_newer_version_ends_with_3(tmp_path: Path) -> None:
+    import sqlite3
+
+    assert paceline("db", "upgrade", "--data-dir", str(tmp_path)).returncode == 0
+    with sqlite3.connect(tmp_path / "paceline.db") as database:
+        database.execute("UPDATE alembic_version SET version_num = 'future'")
+    done = paceline("serve", "--port", str(free_port()), "--data-dir", str(tmp_path))
+    assert done.returncode == 3
+    assert "future" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_schema_goes_up_and_down(tmp_path: Path) -> None:
+    where = ("--data-dir", str(tmp_path))
+    assert paceline("db", "current", *where).stdout.strip() == "empty"
+    newest = paceline("db", "upgrade", *where).stdout.strip()
+    assert newest not in ("", "empty")
+    assert paceline("db", "current", *where).stdout.strip() == newest
+    assert paceline("db", "downgrade", "base", *where).stdout.strip() == "empty"
+
+
+def test_a_key_is_made_listed_and_revoked(tmp_path: Path) -> None:
+    where = ("--data-dir", str(tmp_path))
+    secret = paceline("keys", "create", "laptop", "--role", "operator", *where).stdout.strip()
+    assert secret.startswith("pl-")
+    listed = paceline("keys", "list", *where).stdout
+    assert "laptop" in listed
+    assert secret not in listed
+    key_id = next(word for word in listed.split() if word.startswith("key_"))
+    assert paceline("keys", "revoke", key_id, *where).returncode == 0
+    assert "revoked" in paceline("keys", "list", *where).stdout
+    assert paceline("keys", "revoke", "key_none", *where).returncode == 1
+
+
+def test_clients_say_that_no_server_answers() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    done = paceline("chat", "--url", url, "--key", "k")
+    assert done.returncode == 3
+    assert "Is the server running?" in done.stderr

@@ -1,0 +1,93 @@
+"""Settings: precedence, names in the environment, secrets as files, clear errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.failures import SettingsError
+from app.settings import FIELDS, SECRETS, load_settings, prepare_data_dir
+from engine.config import EngineConfig
+
+
+def test_an_option_wins_over_the_environment_and_that_over_the_default() -> None:
+    environment = {"PACELINE_PORT": "9001", "PACELINE_MAX_BATCH": "4"}
+    settings = load_settings({"port": "9002", "max_batch": None}, environment)
+    assert (settings.port, settings.max_batch, settings.host) == (9002, 4, "127.0.0.1")
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_setting_is_a_variable(name: str, tmp_path: Path) -> None:
+    example = {
+        "port": "9", "ui_port": "9", "threads": "3", "max_batch": "3", "max_waiting": "3",
+        "max_draft_length": "3", "chunk_rows": "33", "kv_tokens": "3", "memory_fraction": "0.3",
+        "context_length": "3", "draft_length": "3", "dtype": "float32", "device": "cpu",
+        "attention": "torch", "calibration": "fresh", "mode": "off", "log_level": "debug",
+        "admin_key": "k" * 32, "data_dir": str(tmp_path), "cache_dir": str(tmp_path),
+    }.get(name, "text")  # fmt: skip
+    settings = load_settings({}, {f"PACELINE_{name.upper()}": example})
+    assert str(getattr(settings, name)) == example
+
+
+def test_the_engine_gets_every_setting_that_it_knows() -> None:
+    settings = load_settings({}, {"PACELINE_MAX_DRAFT_LENGTH": "5", "PACELINE_DTYPE": "float32"})
+    config = settings.engine_config()
+    for name in set(EngineConfig.__struct_fields__) & set(FIELDS):
+        assert getattr(config, name) == getattr(settings, name)
+    assert (config.max_draft_length, config.dtype) == (5, "float32")
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_can_come_from_a_file(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("x" * 40 + "\n", "utf-8")
+    settings = load_settings({}, {f"PACELINE_{name.upper()}_FILE": str(file)})
+    assert getattr(settings, name) == "x" * 40
+
+
+def test_a_missing_secret_file_is_named() -> None:
+    with pytest.raises(SettingsError, match=r"PACELINE_ADMIN_KEY_FILE: cannot read gone"):
+        load_settings({}, {"PACELINE_ADMIN_KEY_FILE": "gone"})
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("PACELINE_PORT", "many", r"--port \(PACELINE_PORT\) has a wrong value 'many'"),
+        ("PACELINE_PORT", "0", "--port .* >= 1"),
+        ("PACELINE_DTYPE", "int4", "--dtype .*'int4'"),
+        ("PACELINE_MEMORY_FRACTION", "2", "--memory-fraction .* <= 0.95"),
+        ("PACELINE_MAX_DRAFT_LENGTH", "-1", "--max-draft-length .* >= 0"),
+        ("PACELINE_ADMIN_KEY", "short", "PACELINE_ADMIN_KEY is too short.* 32"),
+        ("PACELINE_MODE", "pinned", "mode pinned needs a drafter"),
+    ],
+)
+def test_a_wrong_value_names_option_variable_and_what_is_allowed(
+    variable: str, value: str, message: str
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        load_settings({}, {variable: value})
+
+
+def test_the_served_name_follows_the_model(tmp_path: Path) -> None:
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    assert load_settings({}, {}).served_name == "smollm2-135m-instruct"
+    assert load_settings({"model": str(folder)}, {}).served_name == "my-model"
+    assert load_settings({"model": "org/name"}, {}).served_name == "org/name"
+    assert load_settings({"served_name": "x"}, {}).served_name == "x"
+
+
+def test_the_database_lies_in_the_data_directory_unless_a_url_is_given(tmp_path: Path) -> None:
+    settings = load_settings({"data_dir": str(tmp_path)}, {})
+    assert settings.database_url == f"sqlite+aiosqlite:///{tmp_path}/paceline.db"
+    given = load_settings({}, {"PACELINE_DATABASE_URL": "postgresql+asyncpg://h/d"})
+    assert given.database_url == "postgresql+asyncpg://h/d"
+
+
+def test_a_data_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(SettingsError, match="Cannot write to the data directory"):
+        prepare_data_dir(load_settings({"data_dir": str(file)}, {}))

@@ -1,0 +1,118 @@
+"""`paceline up`: everything starts, says where it is, and goes down without leaving anything."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.conftest import ARTIFACTS, ROOT, clean_environment, free_port
+
+START_S = 300.0
+
+
+class Up:
+    """A running `paceline up` and what it printed."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.port, self.ui_port = free_port(), free_port()
+        self.log = ARTIFACTS / "up.log"
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "app.cli", "up", "--data-dir", str(data_dir)]
+        command += ["--port", str(self.port), "--ui-port", str(self.ui_port), "--dtype", "float32"]
+        with self.log.open("wb") as output:
+            self.process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=clean_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        self.family: list[psutil.Process] = []
+
+    def output(self) -> str:
+        return self.log.read_text("utf-8")
+
+    def wait_until_announced(self) -> None:
+        deadline = time.monotonic() + START_S
+        while "Ctrl-C stops everything" not in self.output():
+            assert self.process.poll() is None, self.output()
+            assert time.monotonic() < deadline, self.output()
+            time.sleep(0.2)
+        self.family = psutil.Process(self.process.pid).children(recursive=True)
+
+    def left_over(self) -> list[psutil.Process]:
+        """Processes of the family that live on after a moment."""
+        return psutil.wait_procs(self.family, timeout=10)[1]
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Generator[Up]:
+    running = Up(tmp_path)
+    yield running
+    if running.process.poll() is None:
+        running.process.send_signal(signal.SIGTERM)
+        running.process.wait(60)
+    for process in running.left_over():
+        process.kill()
+
+
+def test_up_serves_and_goes_down_on_ctrl_c(up: Up) -> None:
+    up.wait_until_announced()
+    said = up.output()
+    match = re.search(r"Admin key, shown only now: (pl-\S+)", said)
+    assert match
+    key = match[1]
+    assert f"http://127.0.0.1:{up.ui_port}" in said
+    answer = httpx.post(
+        f"http://127.0.0.1:{up.port}/v1/chat/completions",
+        headers={"Authorization": f"Bearer {key}"},
+        json={
+            "model": "smollm2-135m-instruct",
+            "messages": [{"role": "user", "content": "Say hello."}],
+            "max_tokens": 8,
+        },
+        timeout=60,
+    )
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"][0]["message"]["content"]
+    assert httpx.get(f"http://127.0.0.1:{up.ui_port}/_stcore/health").status_code == 200
+    for process in up.family:
+        assert key not in " ".join(process.cmdline())
+    assert len(up.family) == 3, [process.cmdline()[:4] for process in up.family]
+    up.process.send_signal(signal.SIGINT)
+    assert up.process.wait(60) == 0
+    assert not up.left_over()
+    assert "Traceback" not in up.output()
+
+
+def test_up_stops_everything_when_a_child_dies(up: Up) -> None:
+    up.wait_until_announced()
+    console = next(p for p in up.family if "streamlit" in " ".join(p.cmdline()))
+    os.kill(console.pid, signal.SIGKILL)
+    assert up.process.wait(60) == 1
+    assert "The console stopped with status -9" in up.output()
+    assert not up.left_over()
+
+
+def test_the_key_is_shown_at_the_first_start_only(tmp_path: Path) -> None:
+    shown = []
+    for _ in range(2):
+        running = Up(tmp_path)
+        try:
+            running.wait_until_announced()
+            shown.append("shown only now" in running.output())
+        finally:
+            running.process.send_signal(signal.SIGTERM)
+            running.process.wait(60)
+    assert shown == [True, False]
