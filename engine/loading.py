@@ -23,6 +23,8 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "granite")
 
 EMBEDDED = "embedded"
 
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -105,11 +107,13 @@ def load(path: Path, device: Device, context_length: int) -> Loaded:
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-        model = AutoModelForCausalLM.from_pretrained(
-            path, dtype=device.dtype, trust_remote_code=False, use_safetensors=True
+        model, report = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=device.dtype,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
         )
-    except StartError:
-        raise
     except Exception as error:  # transformers and safetensors raise many types for a bad folder
         reason = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
         raise StartError(
@@ -117,6 +121,19 @@ def load(path: Path, device: Device, context_length: int) -> Loaded:
             f"{path} cannot be loaded ({type(error).__name__}: {reason}). "
             "Check that every file of the folder is complete.",
         ) from error
+    missing = sorted(report["missing_keys"])  # transformers fills these in at random
+    if missing or report["mismatched_keys"]:
+        named = ", ".join(missing[:3]) or str(report["mismatched_keys"])[:200]
+        raise StartError(
+            "model_broken",
+            f"{path}: weights are missing or do not fit config.json ({named}). "
+            "Check that every file of the folder is complete and of the same model.",
+        )
+    if not any((path / name).is_file() for name in TOKENIZER_FILES):
+        raise StartError(
+            "model_incomplete",
+            f"{path} holds no tokenizer ({' or '.join(TOKENIZER_FILES)}).",
+        )
     decoder = fuse(model, config, device, context_length)
     return Loaded(decoder, tokenizer, _stop_ids(model, config, tokenizer), family, path)
 
