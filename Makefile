@@ -51,8 +51,9 @@ format: $(SETUP)  ## format and sort imports
 docs: $(SETUP)  ## write the list of files in docs/architecture.md anew
 	$(BIN)/python -m tests.packaging.layout
 
-exactness: $(SETUP)  ## the full losslessness matrix (long)
-	$(BIN)/python -m pytest -m exactness --timeout 7200 tests
+exactness: $(SETUP)  ## the full losslessness matrix: make exactness PROMPTS=file.jsonl
+	@test -n "$(PROMPTS)" || { echo "usage: make exactness PROMPTS=file.jsonl [ARGS='--limit 20 --max-tokens 128']" >&2; exit 2; }
+	$(BIN)/python -m tests.engine.exactness --prompts '$(PROMPTS)' $(ARGS)
 
 # A server must be running (make up); see docs/performance.md for what to compare.
 bench: $(SETUP)  ## measure the running server: make bench PROMPTS=file.jsonl [ARGS="--limit 40"]
