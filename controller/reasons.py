@@ -44,30 +44,32 @@ def because(reason: str, means: Mapping[str, float], base: Mapping[str, float]) 
 
     means and base: the smoothed inputs now and when the decision in force was opened."""
 
-    def moved(key: str, scale: float = 100.0) -> str:
-        before = scale * base.get(key, means.get(key, 0.0))
-        return f"{scale * means.get(key, 0.0):.1f} now, {before:.1f} before"
+    def now_and_before(key: str) -> tuple[float, float]:
+        return means.get(key, 0.0), base.get(key, means.get(key, 0.0))
+
+    def share(key: str, of: str) -> str:
+        now, before = now_and_before(key)
+        return f"{100 * now:.0f} % {of} (before: {100 * before:.0f} %)"
 
     price = (
         f"{100 * means['row_cost']:.1f} % of a token's time per drafted row, "
         f"at a batch of {means['batch']:.1f}"
     )
+    batch, batch_before = now_and_before("batch")
+    row = (
+        f"{share('row_cost', 'of a token')} at a mean batch of {batch:.1f} "
+        f"(before: {batch_before:.1f})"
+    )
     first = f"the first drafted token is accepted in {100 * means.get('first', 0.0):.0f} %"
     return {
-        MATCH: f"a draft exists for more requests (%: {moved('offered')})",
-        NO_MATCH: f"a draft exists for fewer requests (%: {moved('offered')})",
-        ACCEPTANCE_UP: f"first drafted tokens accepted (%): {moved('first')}",
-        ACCEPTANCE_DOWN: f"first drafted tokens accepted (%): {moved('first')}",
-        PRICE_UP: (
-            f"a drafted row costs more (% of a token: {moved('row_cost')}; "
-            f"batch {moved('batch', 1.0)})"
-        ),
-        PRICE_DOWN: (
-            f"a drafted row costs less (% of a token: {moved('row_cost')}; "
-            f"batch {moved('batch', 1.0)})"
-        ),
-        WISH: f"requests that decide for themselves (%): {moved('forced')}",
-        REQUEST_GUARD: f"requests stood down for losing time (%): {moved('blocked')}",
+        MATCH: f"a draft exists for {share('offered', 'of the requests')}",
+        NO_MATCH: f"a draft exists for only {share('offered', 'of the requests')}",
+        ACCEPTANCE_UP: f"first drafted tokens are accepted in {share('first', 'of cases')}",
+        ACCEPTANCE_DOWN: f"first drafted tokens are accepted in {share('first', 'of cases')}",
+        PRICE_UP: f"a drafted row costs {row}",
+        PRICE_DOWN: f"a drafted row costs {row}",
+        WISH: f"{share('forced', 'of the requests')} decide for themselves",
+        REQUEST_GUARD: f"{share('blocked', 'of the requests')} are stood down for losing time",
         SHADOW_WIN: f"by the shadow scores {first}, and it costs {price}",
         PROBE: f"after a probe, {first}, and it costs {price}",
         REARMED: f"the harm guard's dwell is over; {first}, and it costs {price}",

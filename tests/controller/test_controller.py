@@ -319,7 +319,7 @@ def test_a_shift_of_content_is_one_explained_decision() -> None:
     decision = found[0]
     assert (decision.reason, decision.drafter) == ("MATCH", "ngram")
     assert decision.previous_drafter == "none"
-    assert "0.0 before" in decision.sentence
+    assert "(before: 0 %)" in decision.sentence
     assert decision.draft_length > 1
     assert decision.candidates[0].goodput == decision.predicted_goodput
     assert decision.runner_up in decision.candidates[1:]
