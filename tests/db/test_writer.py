@@ -379,8 +379,11 @@ async def test_a_database_that_hangs_does_not_hold_up_the_stop(tmp_path: Path, m
 async def test_the_last_second_is_stored_when_the_engine_falls_silent(
     engine: AsyncEngine, tmp_path: Path, make: Make, fetch: Fetch
 ) -> None:
+    import time
+
     writer = Writer(engine, tmp_path / "spill", limits=QUICK)
-    writer.record_snapshot(make.snapshot(-1e9, make.cell()))  # long past
+    a_minute_ago = time.time() - 60 - make.time
+    writer.record_snapshot(make.snapshot(a_minute_ago, make.cell()))
     await writer.start()
     rows: list[Any] = []
     while not rows:
