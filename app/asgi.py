@@ -10,6 +10,7 @@ from litestar.di import Provide
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 
+from app import package_version
 from app.admin import control, health, keys, records, state
 from app.errors import handle
 from app.inference import chat, completions, models, response_socket, responses, tokenize
@@ -64,7 +65,7 @@ def create_app(
     The engine starts in the background of the lifespan, so that /health/live answers while it
     loads: on_progress, on_ready and on_failed tell how that goes. engine_command: another program
     that speaks the engine's protocol (see engine.supervisor). Raises ValueError when a route
-    declares no scope."""
+    declares no scope, StartError when the key pepper cannot be read."""
     service = Service(settings, engine_command)
 
     @asynccontextmanager
@@ -84,13 +85,13 @@ def create_app(
     app = Litestar(
         route_handlers=list(ROUTES),
         dependencies={"service": Provide(provide_service)},
-        middleware=[Auth(service.find_key, service.tickets.redeem, origins)],
+        middleware=[Auth(service.find_key, service.redeem_ticket, origins)],
         exception_handlers={Exception: handle},
         lifespan=[lifespan],
         request_max_body_size=MAX_BODY_BYTES,
         openapi_config=OpenAPIConfig(
             title="Paceline",
-            version=health.package_version(),
+            version=package_version(),
             render_plugins=[JsonRenderPlugin()],
             openapi_router=Router(path="/schema", route_handlers=[], opt={"scope": ANY_KEY}),
         ),

@@ -33,7 +33,7 @@ POLL_S = 0.1
 
 
 class Cancelled:
-    """Whether Ctrl-C was pressed since the answer began."""
+    """Whether Ctrl-C was pressed and not acted on yet."""
 
     def __init__(self) -> None:
         self.pressed = False
@@ -66,7 +66,7 @@ def main(options: argparse.Namespace) -> int:
                 "temperature": options.temperature,
                 "x_spec": True,
             }
-            if options.system and previous is None:
+            if options.system:
                 request["instructions"] = options.system
             if wish is not None:
                 request["speculation"] = wish
@@ -132,20 +132,17 @@ def legend(screen: Console) -> None:
 def show_answer(socket: ClientConnection, screen: Console) -> str | None:
     """Print one streamed answer; its response id, or None when there is nothing to continue."""
     cancel = Cancelled()
-    response_id: str | None = None
-    sent = False
     with cancel.watching():
         while True:
-            if cancel.pressed and not sent and response_id:
-                socket.send(json.dumps({"type": "response.cancel", "response_id": response_id}))
-                sent = True
+            if cancel.pressed:
+                cancel.pressed = False
+                # Without an id: an answer that still waits in the server's queue has none yet.
+                socket.send(json.dumps({"type": "response.cancel"}))
             try:
                 event = json.loads(socket.recv(timeout=POLL_S))
             except TimeoutError:
                 continue
-            if event["type"] == "response.created":
-                response_id = event["response"]["id"]
-            elif event["type"] == "response.output_text.delta":
+            if event["type"] == "response.output_text.delta":
                 screen.print(coloured(event), end="")
             elif event["type"] in ENDS:
                 return finish(event, screen)

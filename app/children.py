@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-STOP_S = 20.0
+STOP_S = 40.0
+"""More than the server's own worst case: 10 s of answers, cancelling, connections, its engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,16 @@ def python(*arguments: str) -> list[str]:
     return [sys.executable, *arguments]
 
 
-def stop(children: list[Child]) -> None:
-    """SIGTERM to each, last started first; SIGKILL to a whole session that takes too long."""
+def terminate(children: list[Child]) -> None:
+    """SIGTERM to each that runs, last started first; the second one makes the server hurry."""
     for child in reversed(children):
         if not child.ended():
             child.process.terminate()
+
+
+def stop(children: list[Child]) -> None:
+    """SIGTERM to each, last started first; SIGKILL to a whole session that takes too long."""
+    terminate(children)
     deadline = time.monotonic() + STOP_S
     for child in reversed(children):
         try:

@@ -14,11 +14,11 @@ from rich.table import Table
 
 from app.db.engine import create_engine
 from app.db.errors import DatabaseError
-from app.db.keys import KeyRecord, KeyStore, load_pepper
+from app.db.keys import KeyRecord, KeyStore
 from app.failures import Failure, StartError
 from app.schema import migrate_to_newest
 from app.security.auth import SCOPES
-from app.service import OPERATOR_SCOPES
+from app.service import OPERATOR_SCOPES, read_pepper
 from app.settings import Settings, settings_of
 
 T = TypeVar("T")
@@ -90,10 +90,7 @@ def first_admin_key(settings: Settings) -> str | None:
 async def with_store(settings: Settings, work: Callable[[KeyStore], Awaitable[T]]) -> T:
     """What `work` returns, given the keys of the settings' database. Raises StartError."""
     migrate_to_newest(settings)
-    try:
-        pepper = load_pepper(settings.data_path / "pepper")
-    except (OSError, ValueError) as error:
-        raise StartError(f"Cannot read {settings.data_path / 'pepper'}: {error}") from error
+    pepper = read_pepper(settings)
     database = create_engine(settings.database_url)
     try:
         store = KeyStore(database, pepper)

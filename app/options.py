@@ -8,9 +8,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from app import package_version
 from app.settings import FIELDS, Settings
 
-VERSION = "0.1.0"
 SECRET = ("admin_key", "console_key")
 """Settings that come from the environment only: options show in the process list."""
 
@@ -20,9 +20,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="paceline",
         description="Serve a language model with speculative decoding that adapts to the load.",
+        allow_abbrev=False,  # an abbreviated --key would slip past what masks it
         epilog="Each option of serve and up is also a variable: --data-dir is PACELINE_DATA_DIR.",
     )
-    parser.add_argument("--version", action="version", version=f"paceline {VERSION}")
+    parser.add_argument("--version", action="version", version=f"paceline {package_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     every = [name for name in FIELDS if name not in SECRET]
     leaf(commands, "up", "set up and run API and console together", "app.up:main", every)
@@ -38,7 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def print_version(options: argparse.Namespace) -> int:
-    print(VERSION)
+    print(package_version())
     return 0
 
 
@@ -46,7 +47,8 @@ def leaf(
     commands: Any, name: str, text: str, run: str, settings: Sequence[str] = ()
 ) -> argparse.ArgumentParser:
     """A command that runs something, with the options of these settings."""
-    parser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    description = text[0].upper() + text[1:] + "."
+    parser = commands.add_parser(name, help=text, description=description, allow_abbrev=False)
     parser.set_defaults(run=run)
     for setting in settings:
         add_setting(parser, setting)
@@ -55,7 +57,8 @@ def leaf(
 
 def group(commands: Any, name: str, text: str) -> Any:
     """A command that only holds further commands."""
-    parser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    description = text[0].upper() + text[1:] + "."
+    parser = commands.add_parser(name, help=text, description=description, allow_abbrev=False)
     return parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
 

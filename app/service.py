@@ -17,6 +17,7 @@ from app.admin.live import Live
 from app.db.engine import create_engine
 from app.db.keys import KeyStore, load_pepper
 from app.errors import ENGINE_STATUS, ApiError, engine_error
+from app.failures import StartError
 from app.inference.generation import Generation
 from app.inference.response_store import ResponseStore
 from app.security.auth import SCOPES, Principal
@@ -58,7 +59,8 @@ class Source:
 
 
 class Service:
-    """Started and stopped by the app's lifespan. Single event loop."""
+    """Started and stopped by the app's lifespan. Single event loop. Raises StartError when the key
+    pepper cannot be read."""
 
     def __init__(self, settings: Settings, engine_command: Sequence[str] = ()) -> None:
         self.settings = settings
@@ -70,7 +72,7 @@ class Service:
         self.writer = Writer(self.database, settings.data_path / "spill", model=self.model)
         self.keys = KeyStore(
             self.database,
-            load_pepper(settings.data_path / "pepper"),
+            read_pepper(settings),
             on_use=self.writer.record_key_use,
         )
         self.engine = EngineClient(
@@ -104,7 +106,8 @@ class Service:
     ) -> None:
         """Load the keys, start the writer, and start the engine in the background.
 
-        on_failed hears of an engine that cannot start; the API then stays up and not ready."""
+        on_failed hears of an engine that cannot start, or not with the setting that was asked for;
+        the API then stays up and not ready."""
         await self.keys.load()
         if self.settings.admin_key:
             await self.keys.bootstrap(self.settings.admin_key, "bootstrap", SCOPES)
@@ -115,13 +118,13 @@ class Service:
         async def start_engine() -> None:
             try:
                 hello = await self.engine.start(on_progress)
+                self.controller, self.drafters = hello.controller, hello.drafters
+                await self._apply_mode()
             except EngineStartError as error:
                 log.error("%s", error.message)
                 if on_failed is not None:
                     on_failed(error)
                 return
-            self.controller, self.drafters = hello.controller, hello.drafters
-            await self._apply_mode()
             if on_ready is not None:
                 on_ready(hello)
 
@@ -131,15 +134,19 @@ class Service:
         ]
 
     async def _apply_mode(self) -> None:
+        """Give the engine the controller's setting of the start. Stops it and raises
+        EngineStartError when it refuses."""
         settings = self.settings
-        if settings.mode == "auto" and settings.drafter is None:
+        if settings.mode == "auto":
             return
         body = SetController(settings.mode, settings.drafter, settings.draft_length)
         try:
             state = await self.engine.call(body)
             self.controller = msgspec.convert(state, ControllerState)
         except EngineCallError as error:
-            log.error("the controller setting of the start was refused: %s", error.message)
+            await self.engine.stop()
+            message = f"The engine refused --mode {settings.mode}: {error.message}"
+            raise EngineStartError(error.code, message) from None
 
     async def drain(self, hurry: Callable[[], bool] = bool) -> None:
         """Refuse new requests, give running ones drain_s (or until hurry), then cancel them."""
@@ -228,6 +235,11 @@ class Service:
             return None
         return Principal(record.id, record.name, frozenset(record.scopes))
 
+    def redeem_ticket(self, ticket: str) -> Principal | None:
+        """Whom the ticket was issued to, if it is good and their key still is."""
+        principal = self.tickets.redeem(ticket)
+        return principal if principal is not None and self.keys.valid(principal.id) else None
+
     def audit(
         self,
         request: Request[Any, Any, Any],
@@ -251,6 +263,17 @@ class Service:
                 result=result,
             )
         )
+
+
+def read_pepper(settings: Settings) -> bytes:
+    """The pepper of the data directory. Raises StartError when it is damaged or unreadable."""
+    path = settings.data_path / "pepper"
+    try:
+        return load_pepper(path)
+    except OSError as error:
+        raise StartError(f"Cannot read {path}: {error.strerror}. Check its owner.") from None
+    except ValueError as error:
+        raise StartError(str(error)) from None
 
 
 def _record(submit: Submit, event: Finished | Failed, source: Source, model: str) -> RequestRecord:

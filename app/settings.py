@@ -19,6 +19,9 @@ PREFIX = "PACELINE_"
 SECRETS = ("admin_key", "console_key", "database_url")
 """Settings that PACELINE_<NAME>_FILE can also give, as a file's content (container secrets)."""
 
+MIN_KEY = 32
+"""Shortest key that an operator may choose, in characters."""
+
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Count = Annotated[int, Meta(ge=0, le=2**31)]
 
@@ -75,8 +78,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=0, le=64)], Meta(description="largest draft length D")
     ] = 16
     chunk_rows: Annotated[
-        Annotated[int, Meta(ge=16, le=65536)], Meta(description="prompt tokens prefilled per step")
-    ] = 256
+        Annotated[int, Meta(ge=0, le=65536)],
+        Meta(description="prompt tokens prefilled per step; 0: 256 on a CPU, 2,048 on a GPU"),
+    ] = 0
     kv_tokens: Annotated[
         Count, Meta(description="size of the KV cache in tokens; 0: from memory_fraction")
     ] = 0
@@ -117,14 +121,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return Path(self.data_dir)
 
     @property
-    def cache_path(self) -> Path:
-        return Path(self.cache_dir)
-
-    @property
     def url(self) -> str:
         """Address of the API for a client on this machine."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}.get(self.host, self.host)
-        return f"http://{host}:{self.port}"
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     def engine_config(self) -> EngineConfig:
         """What the engine process is told; the fields of the same name are passed on."""
@@ -149,11 +149,38 @@ def load_settings(
         if value is not None:
             given[name] = value
     settings = checked(given)
-    if settings.admin_key and len(settings.admin_key) < 32:
-        raise SettingsError(f"{PREFIX}ADMIN_KEY is too short: give at least 32 characters")
+    check_keys(settings)
+    check_mode(settings)
+    return complete(settings)
+
+
+def check_keys(settings: Settings) -> None:
+    for name in ("admin_key", "console_key"):
+        if 0 < len(getattr(settings, name)) < MIN_KEY:
+            raise SettingsError(
+                f"{PREFIX}{name.upper()} is too short: give at least {MIN_KEY} characters"
+            )
+    if settings.console_key and settings.console_key == settings.admin_key:
+        raise SettingsError(
+            f"{PREFIX}CONSOLE_KEY is the same as {PREFIX}ADMIN_KEY: give the console its own key"
+        )
+
+
+def check_mode(settings: Settings) -> None:
+    """The controller's setting at start must be one that the engine can take."""
+    length, largest = settings.draft_length, settings.max_draft_length
     if settings.mode == "pinned" and not settings.drafter:
         raise SettingsError("mode pinned needs a drafter: give --drafter or PACELINE_DRAFTER")
-    return complete(settings)
+    for name in ("drafter", "draft_length"):
+        if settings.mode != "pinned" and getattr(settings, name) is not None:
+            raise SettingsError(
+                f"--{name.replace('_', '-')} ({PREFIX}{name.upper()}) works with --mode pinned "
+                f"only, and the mode is {settings.mode}"
+            )
+    if length is not None and length > largest:
+        raise SettingsError(
+            f"--draft-length ({PREFIX}DRAFT_LENGTH) is {length}, above --max-draft-length {largest}"
+        )
 
 
 def settings_of(options: argparse.Namespace) -> Settings:

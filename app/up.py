@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import secrets
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from types import FrameType
 from typing import NoReturn
 
@@ -24,6 +25,7 @@ from app.serve import claim_port
 from app.settings import PREFIX, Settings, settings_of
 
 POLL_S = 0.25
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(Exception):
@@ -32,7 +34,7 @@ class Stopped(Exception):
 
 def main(options: argparse.Namespace) -> int:
     settings = settings_of(options)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in SIGNALS:
         signal.signal(number, stop)
     running: list[Child] = []
     screen = Console(highlight=False)
@@ -43,13 +45,28 @@ def main(options: argparse.Namespace) -> int:
         screen.print("\nStopping …")
         return 0
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave orphans
+        for number in SIGNALS:  # a second Ctrl-C hurries the children and leaves no orphans
+            signal.signal(number, lambda number, frame: children.terminate(running))
         children.stop(running)
 
 
 def stop(number: int, frame: FrameType | None) -> None:
     raise Stopped
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Generator[None]:
+    """A signal that comes inside the block counts at its end. Raises Stopped."""
+    came: list[int] = []
+    for number in SIGNALS:
+        signal.signal(number, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        for number in SIGNALS:
+            signal.signal(number, stop)
+    if came:
+        raise Stopped
 
 
 def start(settings: Settings, screen: Console, running: list[Child]) -> None:
@@ -61,7 +78,7 @@ def start(settings: Settings, screen: Console, running: list[Child]) -> None:
             model.fetch(settings, lambda done, text: bars.update("model", done, text))
         bars.update("database", 0.0, "migrating")
         migrate_to_newest(settings)
-        admin_key = None if settings.admin_key else keys.first_admin_key(settings)
+        admin_key = None if settings.admin_key else show_first_key(settings, screen)
         bars.update("database", 1.0, "ready")
         console_key = secrets.token_urlsafe(32)
         running.append(start_server(settings, console_key))
@@ -70,6 +87,16 @@ def start(settings: Settings, screen: Console, running: list[Child]) -> None:
         wait_until_ready(settings, running, lambda *now: bars.update("engine", *now))
         wait_for_console(settings, running, lambda *now: bars.update("console", *now))
     announce(settings, screen, admin_key)
+
+
+def show_first_key(settings: Settings, screen: Console) -> str | None:
+    """The first admin key, made and printed in one go: a start that ends later does not lose it.
+    None when there are keys already."""
+    with uninterrupted():
+        key = keys.first_admin_key(settings)
+        if key:
+            screen.print(f"Admin key, shown only now: [bold]{key}[/bold]", soft_wrap=True)
+    return key
 
 
 def start_server(settings: Settings, console_key: str) -> Child:
@@ -155,9 +182,7 @@ def announce(settings: Settings, screen: Console, admin_key: str | None) -> None
     )
     screen.print(f"\nAPI      {settings.url}   (OpenAI base URL: {settings.url}/v1)")
     screen.print(f"Console  http://127.0.0.1:{settings.ui_port}")
-    if admin_key:
-        screen.print(f"Admin key, shown only now: [bold]{admin_key}[/bold]", soft_wrap=True)
-    else:
+    if admin_key is None:
         screen.print("Admin key: as before. A new one: paceline keys create NAME --role admin")
     print(
         f"\ncurl {settings.url}/v1/chat/completions \\\n"

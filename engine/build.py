@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from platformdirs import user_cache_path
+
 from controller.contract import Controller, CostPoint, Setting
 from controller.controller import AdaptiveController
 from controller.cost import CostModel
@@ -20,13 +22,11 @@ from engine.errors import StartError
 from engine.executor import Executor
 from engine.intake import Intake, Limits
 from engine.kv import KvPool, open_pool
-from engine.loading import EMBEDDED, Loaded, default_cache_dir, find_model, load
+from engine.loading import Loaded, find_model, load
 from engine.loop import Emit, Engine
 from engine.pages import Pages
 from engine.scheduler import Scheduler
 from engine.text import Text
-
-EMBEDDED_NAME = "smollm2-135m-instruct"
 
 Report = Callable[[str, float, str], None]
 """(stage, fraction 0..1, message)."""
@@ -81,7 +81,7 @@ def calibrate(config: EngineConfig, target: Target, report: Report) -> Calibrati
 
 
 def _cache_dir(config: EngineConfig) -> Path:
-    return Path(config.cache_dir) if config.cache_dir else default_cache_dir()
+    return Path(config.cache_dir) if config.cache_dir else user_cache_path("paceline")
 
 
 def _attention(config: EngineConfig, device: Device, pool: KvPool, decoder: Decoder) -> Attention:
@@ -119,7 +119,8 @@ def open_engine(
     stop_ids = target.loaded.stop_ids
     drafters = [make(config.max_draft_length, stop_ids) for make in DRAFTERS.values()]
     pages = Pages(target.pool.pages, target.pool.page_size)
-    scheduler = Scheduler(pages, config.max_batch, config.max_waiting, config.chunk_rows)
+    chunk_rows = config.chunk_rows or (2048 if target.device.is_cuda else 256)
+    scheduler = Scheduler(pages, config.max_batch, config.max_waiting, chunk_rows)
     engine = Engine(target.executor, scheduler, drafters, controller, config.max_draft_length, emit)
     limits = Limits(
         context_length=shape.context_length,
@@ -128,13 +129,3 @@ def open_engine(
         vocabulary=shape.vocabulary,
     )
     return engine, Intake(target.text, limits, stop_ids, engine.enabled.get)
-
-
-def served_name(config: EngineConfig) -> str:
-    """The model's name in the API."""
-    if config.served_name:
-        return config.served_name
-    if config.model == EMBEDDED:
-        return EMBEDDED_NAME
-    path = Path(config.model).expanduser()
-    return path.resolve().name if path.exists() else config.model

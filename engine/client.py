@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from engine.config import EngineConfig
 from engine.supervisor import EngineProcess
@@ -183,8 +185,21 @@ class EngineClient:
             self._process = await EngineProcess.spawn(self._config, self._log_path, self._command)
         except ChildProcessError as error:
             raise EngineStartError("engine_died", self._died(error.args[0])) from None
+        except OSError as error:  # no memory for a process, no place for its log or socket
+            raise EngineStartError(
+                "engine_died", f"The engine process could not be started: {error}."
+            ) from None
         messages = self._process.messages()
-        async for message in messages:
+        while True:
+            try:
+                message = await anext(messages)
+            except StopAsyncIteration:
+                break
+            except msgspec.MsgspecError as error:
+                await self._drop_process()
+                raise EngineStartError(
+                    "engine_died", f"The engine process sent what is no message: {error}."
+                ) from None
             match message:
                 case Progress():
                     self.progress = message
@@ -282,7 +297,8 @@ class EngineClient:
                 if future is not None and not future.done():
                     future.set_result(message)
             case Snapshot():
-                self._on_snapshot(message)
+                with _logged("a snapshot"):
+                    self._on_snapshot(message)
             case _:
                 log.warning("unexpected message from the engine: %s", type(message).__name__)
 
@@ -293,7 +309,8 @@ class EngineClient:
     def _finish(self, stream: Stream, event: Finished | Failed) -> None:
         stream.put(event)
         if self._on_finished is not None:
-            self._on_finished(stream.request, event)
+            with _logged("a finished request"):
+                self._on_finished(stream.request, event)
 
     def _fail_all(self) -> None:
         """End every running request and call, because their engine is gone."""
@@ -308,6 +325,15 @@ class EngineClient:
     def _died(self, status: int) -> str:
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         return f"The engine process {how}. Its log is {self._log_path}."
+
+
+@contextlib.contextmanager
+def _logged(what: str) -> Generator[None]:
+    """A listener's fault is logged and costs its record, never the connection."""
+    try:
+        yield
+    except Exception:
+        log.exception("a listener failed on %s", what)
 
 
 def _away_reason(state: State) -> tuple[str, str]:

@@ -8,13 +8,14 @@ import msgspec
 
 
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """model: a local folder, a GGUF file, a Hugging Face id, or "embedded" (SmolLM2-135M-Instruct).
+    """model: a local folder, a Hugging Face id, or "embedded" (SmolLM2-135M-Instruct).
 
     dtype auto picks bfloat16 where the device has fast bfloat16, else float32. threads 0 means
     the number of physical cores. kv_tokens 0 sizes the page pool from free memory and
-    memory_fraction. chunk_rows bounds the prefill rows of one step. context_length 0 means the
-    model's own. cache_dir holds converted models and calibration tables. Lengths in tokens.
-    calibration: "auto" uses a cached cost table if there is one, "fresh" always measures."""
+    memory_fraction. chunk_rows bounds the prefill rows of one step; 0 means 256 on a CPU and 2,048
+    on a GPU. context_length 0 means the model's own. cache_dir holds converted models and
+    calibration tables. Lengths in tokens. calibration: "auto" uses a cached cost table if there is
+    one, "fresh" always measures."""
 
     model: str = "embedded"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -24,7 +25,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_batch: int = 32
     max_waiting: int = 256
     max_draft_length: int = 16
-    chunk_rows: int = 256
+    chunk_rows: int = 0
     page_size: int = 16
     kv_tokens: int = 0
     memory_fraction: float = 0.4

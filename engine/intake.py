@@ -111,12 +111,12 @@ class Intake:
             ids, param = self._text.encode(submit.prompt), "prompt"
         else:
             ids, param = list(submit.prompt_ids or ()), "prompt"
-            if any(not 0 <= token < self._limits.vocabulary for token in ids):
-                raise RequestError(
-                    "invalid_request",
-                    f"prompt holds token ids outside 0..{self._limits.vocabulary - 1}.",
-                    param,
-                )
+        if any(not 0 <= token < self._limits.vocabulary for token in ids):
+            raise RequestError(
+                "invalid_request",
+                f"{param} holds token ids outside 0..{self._limits.vocabulary - 1}.",
+                param,
+            )
         if not ids:
             raise RequestError("invalid_request", f"{param} is empty; send some text.", param)
         largest = min(self._limits.context_length, self._limits.pool_tokens)

@@ -32,7 +32,7 @@ def open_pool(
 ) -> KvPool:
     """Allocate the pool: kv_tokens, or what memory_fraction of the free memory holds.
 
-    Raises StartError when not even one full context fits."""
+    Raises StartError when that is less than 256 tokens, or less than kv_tokens asks for."""
     per_token = bytes_per_token(shape, device.dtype)
     affordable = int(device.free_bytes() * memory_fraction) // per_token
     tokens = kv_tokens or min(affordable, 64 * shape.context_length)

@@ -5,7 +5,6 @@ Every transformers call of the serving engine lives in this file."""
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,7 +97,7 @@ def load(path: Path, device: Device, context_length: int) -> Loaded:
         declared = json.loads(config_file.read_text())
     except ValueError as error:
         raise StartError("model_broken", f"{config_file} is not valid JSON: {error}.") from error
-    family = declared.get("model_type")
+    family = declared.get("model_type") if isinstance(declared, dict) else None
     if family not in FAMILIES:
         raise StartError(
             "model_unsupported",
@@ -107,7 +106,7 @@ def load(path: Path, device: Device, context_length: int) -> Loaded:
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
             dtype=device.dtype,
             trust_remote_code=False,
@@ -121,6 +120,7 @@ def load(path: Path, device: Device, context_length: int) -> Loaded:
             f"{path} cannot be loaded ({type(error).__name__}: {reason}). "
             "Check that every file of the folder is complete.",
         ) from error
+    model, report = loaded
     missing = sorted(report["missing_keys"])  # transformers fills these in at random
     if missing or report["mismatched_keys"]:
         named = ", ".join(missing[:3]) or str(report["mismatched_keys"])[:200]
@@ -269,9 +269,3 @@ def _stop_ids(model: Any, config: Any, tokenizer: Any) -> frozenset[int]:
     if tokenizer.eos_token_id is not None:
         ids.add(int(tokenizer.eos_token_id))
     return frozenset(ids)
-
-
-def default_cache_dir() -> Path:
-    """The user's cache directory for converted models and calibration tables."""
-    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(root) / "paceline"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from controller.contract import (
     NONE,
@@ -20,6 +21,7 @@ from controller.contract import (
 )
 from engine.batch import Chunk
 from engine.drafters.base import Drafter
+from engine.errors import RequestError
 from engine.executor import Executor, Verified
 from engine.meter import Meter
 from engine.request import Request
@@ -29,6 +31,9 @@ from engine.wire import Delta, Deltas, Failed, Finished, FinishReason, Piece, To
 log = logging.getLogger(__name__)
 
 Emit = Callable[[Deltas | Finished | Failed], None]
+
+MOST_FAILURES = 3
+"""After so many failed steps in a row the process ends: a new one gets a fresh device context."""
 
 MAX_ROWS = 512
 """Most rows of decoding requests in one step, drafts included."""
@@ -55,6 +60,7 @@ class Engine:
         self.max_draft_length = max_draft_length
         self.meter = Meter()
         self.steps = 0
+        self._failures = 0
         self._emit = emit
 
     # --- requests -----------------------------------------------------------------------------
@@ -83,7 +89,9 @@ class Engine:
     # --- one step -----------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Run one step; False when there was nothing to run."""
+        """Run one step; False when there was nothing to run.
+
+        A step that fails ends its requests; the last of MOST_FAILURES in a row is raised."""
         work = self.scheduler.next(time.perf_counter())
         if not work:
             return False
@@ -95,6 +103,11 @@ class Engine:
             message = "the engine failed while computing this step; please retry."
             for request in (*work.decoding, *(prefill.request for prefill in work.prefills)):
                 self._fail(request, "internal", message)
+            self._failures += 1
+            if self._failures >= MOST_FAILURES:
+                raise
+        else:
+            self._failures = 0
         return True
 
     def _run(self, work: Work) -> None:
@@ -133,8 +146,8 @@ class Engine:
     def _offers(self, decoding: Sequence[Request]) -> dict[tuple[int, str], Offer]:
         offers: dict[tuple[int, str], Offer] = {}
         for request in decoding:
-            if request.remaining <= 1:
-                continue  # a draft could not be committed
+            if min(request.remaining - 1, self.max_draft_length) < 1:
+                continue  # no draft could be committed
             for name, drafter in self.drafters.items():
                 if not self.enabled[name]:
                     continue
@@ -235,54 +248,83 @@ class Engine:
         now = time.perf_counter()
         deltas: list[Delta] = []
         outcomes: list[RequestOutcome] = []
-        ended: list[Request] = []
+        first_tokens = 0
         by_request = {result.request: result for result in results}
         for request, allotment, draft in zip(work.decoding, plan.allotments, drafts, strict=True):
-            result = by_request[request.id]
-            if not result.sound:
-                self._fail(request, "internal", "the model produced invalid logits (NaN).")
-                continue
             drafter = allotment.drafter if draft else NONE
-            committed = self._append(request, result, drafter, len(draft), deltas, now)
-            kept = min(result.accepted, committed)
-            request.count(drafter, len(draft), kept)
-            over = request.output.finish_reason is not None
-            offer = offers.get((request.id, drafter))
-            outcomes.append(
-                RequestOutcome(
-                    request=request.id,
-                    drafter=drafter,
-                    drafted=len(draft),
-                    accepted=kept,
-                    committed=committed,
-                    cut=committed < result.accepted + 1,
-                    features=offer.features if offer is not None else Features(),
-                    shadows=self._teach(request, drafter, len(draft), kept, committed, over),
+            with self._own_fault(request):
+                offer = offers.get((request.id, drafter))
+                features = offer.features if offer is not None else Features()
+                result = by_request[request.id]
+                outcomes.append(
+                    self._commit_decode(request, result, drafter, len(draft), features, deltas, now)
                 )
-            )
-            if over:
-                ended.append(request)
-        first_tokens = 0
         for prefill in work.prefills:
-            request = prefill.request
-            request.computed += prefill.rows
-            if not prefill.last:
-                continue
-            result = by_request[request.id]
-            if not result.sound:
-                self._fail(request, "internal", "the model produced invalid logits (NaN).")
-                continue
-            request.computed -= 1  # _append counts the row that gave the first token
-            request.first_token = now
-            first_tokens += self._append(request, result, NONE, 0, deltas, now)
-            if request.output.finish_reason is not None:
-                ended.append(request)
-            else:
-                for drafter in self.drafters.values():
-                    drafter.admit(request)
+            prefill.request.computed += prefill.rows
+            if prefill.last:
+                with self._own_fault(prefill.request):
+                    result = by_request[prefill.request.id]
+                    first_tokens += self._commit_first(prefill.request, result, deltas, now)
         if deltas:
             self._emit(Deltas(tuple(deltas)))
+        ended = [
+            request
+            for request in (*work.decoding, *(prefill.request for prefill in work.prefills))
+            if request.output.finish_reason is not None
+            and self.scheduler.find(request.name) is request
+        ]
         return outcomes, first_tokens, ended
+
+    @contextlib.contextmanager
+    def _own_fault(self, request: Request) -> Generator[None]:
+        """What goes wrong inside ends this request and no other."""
+        try:
+            yield
+        except RequestError as error:
+            self._fail(request, error.code, error.message)
+        except Exception:
+            log.exception("request %d failed while its tokens were committed", request.id)
+            self._fail(request, "internal", "the engine failed on this request; please retry.")
+
+    def _commit_decode(
+        self,
+        request: Request,
+        result: Verified,
+        drafter: str,
+        drafted: int,
+        features: Features,
+        deltas: list[Delta],
+        now: float,
+    ) -> RequestOutcome:
+        """Commit a verify step of one request."""
+        _check(result)
+        committed = self._append(request, result, drafter, drafted, deltas, now)
+        kept = min(result.accepted, committed)
+        request.count(drafter, drafted, kept)
+        over = request.output.finish_reason is not None
+        return RequestOutcome(
+            request=request.id,
+            drafter=drafter,
+            drafted=drafted,
+            accepted=kept,
+            committed=committed,
+            cut=committed < result.accepted + 1,
+            features=features,
+            shadows=self._teach(request, drafter, drafted, kept, committed, over),
+        )
+
+    def _commit_first(
+        self, request: Request, result: Verified, deltas: list[Delta], now: float
+    ) -> int:
+        """Commit the token that ends a prefill; the drafters take the request in."""
+        _check(result)
+        request.computed -= 1  # _append counts the row that gave the token
+        request.first_token = now
+        committed = self._append(request, result, NONE, 0, deltas, now)
+        if request.output.finish_reason is None:
+            for drafter in self.drafters.values():
+                drafter.admit(request)
+        return committed
 
     def _append(
         self,
@@ -365,3 +407,8 @@ class Engine:
         self.controller.forget(request.id)
         for drafter in self.drafters.values():
             drafter.forget(request.id)
+
+
+def _check(result: Verified) -> None:
+    if not result.sound:
+        raise RequestError("internal", "the model produced invalid logits (NaN).")

@@ -52,12 +52,13 @@ class Output:
             released = [piece]
         if self._left == 0:
             self.finish_reason = "length"
-            rest = self._detokenizer.flush()
-            released = [*released, *self._release_all(Piece(token, rest, kind) if rest else None)]
+            released = [*released, *self._release_all()]
+            last = released.pop()  # an unfinished character shows with the last token
+            released.append(Piece(last.token, last.text + self._detokenizer.flush(), last.kind))
         return released
 
-    def _release_all(self, last: Piece | None) -> list[Piece]:
-        released = [*self._held, last] if last is not None else self._held
+    def _release_all(self, *last: Piece) -> list[Piece]:
+        released = [*self._held, *last]
         self._held = []
         return released
 

@@ -43,11 +43,7 @@ class Scheduler:
     @property
     def full(self) -> bool:
         """True when the queue takes no more requests."""
-        return len(self.waiting) >= self._max_waiting
-
-    def fits(self, tokens: int) -> bool:
-        """Whether a request of that many tokens could ever run."""
-        return self.pages.needed(tokens) <= self.pages.total
+        return len(self._live) >= self._max_batch + self._max_waiting
 
     def add(self, request: Request) -> None:
         self.waiting.append(request)

@@ -17,6 +17,9 @@ import msgspec
 from engine.config import EngineConfig
 from engine.wire import MAX_FRAME_BYTES, FromEngine, ToEngine
 
+SECRETS = ("PACELINE_ADMIN_KEY", "PACELINE_CONSOLE_KEY", "PACELINE_DATABASE_URL")
+"""Variables, also with _FILE, that the child has no use for."""
+
 CONNECT_POLL_S = 0.05
 TERMINATE_S = 5.0
 
@@ -123,7 +126,8 @@ def _environment() -> dict[str, str]:
     """The child imports the same packages as this process, wherever it was started from."""
     root = str(Path(__file__).resolve().parent.parent)
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(SECRETS)}
+    return {**kept, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 
 async def _connect(

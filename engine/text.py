@@ -17,7 +17,6 @@ class Text:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._fast = tokenizer.backend_tokenizer
-        self.vocabulary = len(tokenizer)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text; special tokens in it are recognised, none are added."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import msgspec
 import torch
 
-from engine.build import adaptive, calibrate, open_engine, open_target, served_name
+from engine.build import adaptive, calibrate, open_engine, open_target
 from engine.calls import answer, controller_state, drafter_states
 from engine.config import EngineConfig
 from engine.errors import RequestError, StartError
@@ -47,6 +47,7 @@ from engine.wire import (
 log = logging.getLogger("engine.worker")
 
 SNAPSHOT_SECONDS = 1.0
+CONNECT_SECONDS = 60.0
 EXIT_CANNOT_START = 3
 
 
@@ -86,13 +87,18 @@ def _accept(path: str) -> Connection:
         finally:
             os.umask(old)
         listener.listen(1)
+        listener.settimeout(CONNECT_SECONDS)  # an API process that died leaves no orphan
         sock, _ = listener.accept()
+    sock.setblocking(True)
     return Connection(sock)
 
 
 def _serve(config: EngineConfig, connection: Connection) -> int:
     outbox: Outbox = queue.SimpleQueue()
-    writer = threading.Thread(target=_write, args=(connection, outbox), name="writer", daemon=True)
+    inbox: Inbox = queue.SimpleQueue()
+    writer = threading.Thread(
+        target=_write, args=(connection, outbox, inbox), name="writer", daemon=True
+    )
     writer.start()
 
     def report(stage: str, fraction: float, message: str) -> None:
@@ -114,7 +120,7 @@ def _serve(config: EngineConfig, connection: Connection) -> int:
     engine, intake = open_engine(config, target, controller, outbox.put)
     outbox.put(
         Hello(
-            model=served_name(config),
+            model=config.served_name or config.model,
             architecture=target.loaded.architecture,
             dtype=str(target.device.dtype).removeprefix("torch."),
             device=str(target.device.torch_device),
@@ -134,7 +140,6 @@ def _serve(config: EngineConfig, connection: Connection) -> int:
             calibration_cached=calibration.cached,
         )
     )
-    inbox: Inbox = queue.SimpleQueue()
     reader = threading.Thread(
         target=_read,
         args=(connection, intake, target.text, engine, inbox, outbox),
@@ -146,13 +151,16 @@ def _serve(config: EngineConfig, connection: Connection) -> int:
     return 0
 
 
-def _write(connection: Connection, outbox: Outbox) -> None:
-    """Send messages in order until None; a client that has gone ends it quietly."""
-    while (message := outbox.get()) is not None:
-        try:
+def _write(connection: Connection, outbox: Outbox, inbox: Inbox) -> None:
+    """Send messages in order until None. An engine that cannot answer any more ends."""
+    try:
+        while (message := outbox.get()) is not None:
             connection.send(message)
-        except OSError:
-            return
+    except OSError:
+        log.info("the client has gone")
+    except Exception:
+        log.exception("a message could not be sent")
+    inbox.put(_Closed())
 
 
 def _read(
@@ -170,8 +178,8 @@ def _read(
         except msgspec.MsgspecError as error:
             log.error("ignored a message that is not part of the contract: %s", error)
             continue
-        except ConnectionError as error:
-            log.error("closing the connection: %s", error)
+        except Exception:
+            log.exception("closing the connection")
             message = None
         match message:
             case None:

@@ -11,6 +11,9 @@ from ui import palette
 
 MAIN = Path(__file__).resolve().parent / "main.py"
 
+SECRETS = ("PACELINE_ADMIN_KEY", "PACELINE_DATABASE_URL", "PACELINE_CONSOLE_KEY")
+"""Variables of the server, also as <NAME>_FILE: the console's process does not inherit them."""
+
 SETTINGS: dict[str, str] = {
     "server.headless": "true",
     "server.enableXsrfProtection": "true",
@@ -70,11 +73,14 @@ def environment(
     public_api_url: str | None = None,
     base: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Environment of the console's process: `base` (default: this process's) and its settings.
+    """Environment of the console's process: `base` (default: this process's) without the server's
+    secrets, and its settings.
 
     public_api_url is the API's address as browsers reach it; without one it is api_url. The key
     is passed here and nowhere else: never as an argument, in a URL or in a file."""
-    result = dict(os.environ if base is None else base)
+    inherited = os.environ if base is None else base
+    dropped = {*SECRETS, *(f"{name}_FILE" for name in SECRETS)}
+    result = {name: value for name, value in inherited.items() if name not in dropped}
     result["PACELINE_API_URL"] = _checked(api_url)
     if public_api_url:
         result["PACELINE_PUBLIC_API_URL"] = _checked(public_api_url)

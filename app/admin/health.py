@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import platform
-from importlib import metadata
 from typing import Any
 
 from litestar import Response, get
 from litestar.di import NamedDependency
 
+from app import package_version
 from app.service import Service
 from app.telemetry.metrics import CONTENT_TYPE
 
@@ -57,11 +57,3 @@ async def version(service: NamedDependency[Service]) -> dict[str, str]:
 async def metrics(service: NamedDependency[Service]) -> Response[bytes]:
     """Prometheus text format."""
     return Response(service.metrics.render(), media_type=CONTENT_TYPE)
-
-
-def package_version() -> str:
-    """The installed version; "0.0.0" when the package runs from its folder uninstalled."""
-    try:
-        return metadata.version("paceline")
-    except metadata.PackageNotFoundError:
-        return "0.0.0"

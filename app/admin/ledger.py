@@ -34,7 +34,12 @@ class Ledger:
         return next(iter(self._decisions.values()), None)
 
     def recent(
-        self, limit: int, before: str | None, reason: str | None, drafter: str | None
+        self,
+        limit: int,
+        before: str | None,
+        reason: str | None = None,
+        drafter: str | None = None,
+        request: int | None = None,
     ) -> list[dict[str, Any]]:
         """Newest first, only those older than `before` and matching the filters."""
         found: list[dict[str, Any]] = []
@@ -46,6 +51,8 @@ class Ledger:
             if reason is not None and decision.reason != reason:
                 continue
             if drafter is not None and decision.drafter != drafter:
+                continue
+            if request is not None and request not in decision.requests:
                 continue
             found.append(as_dict(decision))
             if len(found) == limit:

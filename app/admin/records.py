@@ -26,9 +26,11 @@ async def decisions(
     before: Filter = None,
     reason: Filter = None,
     drafter: Filter = None,
+    concerned: Annotated[int | None, QueryParameter(name="request", ge=0, le=2**53)] = None,
 ) -> dict[str, Any]:
-    """Newest first. `next` is what to give as `before` for the page after this one."""
-    found = service.ledger.recent(limit + 1, before, reason, drafter)
+    """Newest first. `next` is what to give as `before` for the page after this one. request: only
+    decisions with this number among their `requests`."""
+    found = service.ledger.recent(limit + 1, before, reason, drafter, concerned)
     if len(found) <= limit:
         # The page goes on in the database where the memory ends.
         oldest = service.ledger.oldest
@@ -42,6 +44,7 @@ async def decisions(
                 limit + 1 - len(found),
                 last,
                 before_time=last_time,
+                request=concerned,
                 reason=reason,
                 drafter=drafter,
             )
@@ -56,10 +59,15 @@ async def decisions(
 
 @get("/api/requests", opt={"scope": "admin:read"}, operation_id="Requests", tags=["admin"])
 async def requests(
-    service: NamedDependency[Service], limit: Limit = 50, before: Filter = None
+    service: NamedDependency[Service],
+    limit: Limit = 50,
+    before: Filter = None,
+    key_id: Filter = None,
+    failed: Annotated[bool, QueryParameter()] = False,
 ) -> dict[str, Any]:
-    """Ended requests, newest first; no text."""
-    return {"requests": await _read(queries.requests(service.database, limit=limit, before=before))}
+    """Ended requests, newest first; no text. failed: only those with a status of 400 or more."""
+    query = queries.requests(service.database, limit, before, key_id=key_id, failed=failed)
+    return {"requests": await _read(query)}
 
 
 @get("/api/series", opt={"scope": "admin:read"}, operation_id="Series", tags=["admin"])

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from rich.console import Console
 
 from app.bench import machine, report
 from app.bench.client import Run, Sample, run_chunk
-from app.bench.prompts import Prompt, chunks, read_prompts
+from app.bench.prompts import Prompt, category, chunks, read_prompts
 from app.failures import Failure
 from app.modes import speculation
 from app.progress import Bars
@@ -24,6 +25,12 @@ from app.remote import api_key, served_model
 SMALLEST_CHUNK = 5
 CHUNK_WAVES = 4
 REQUEST_S = 600.0
+HIDDEN: dict[str, Callable[[str], str]] = {
+    "--key": lambda value: "KEY",
+    "--prompts": lambda value: Path(value).name,
+    "--json": lambda value: Path(value).name,
+}
+"""What a stored command line shows of these options' values."""
 
 
 def main(options: argparse.Namespace) -> int:
@@ -69,7 +76,7 @@ async def bench(
         print(f"{len(errors)} requests failed; the first: {errors[0].error}", file=sys.stderr)
     if out:
         result = {
-            "command": ["paceline", *without_key(sys.argv[1:])],
+            "command": ["paceline", *publishable(sys.argv[1:])],
             "time": started,
             "machine": machine.describe(),
             "server": state,
@@ -109,11 +116,12 @@ async def measure(
             bars.update("bench", done / total, f"{done} of {total} requests")
 
         for concurrency in options.concurrency:
-            parts = chunks(prompts, max(SMALLEST_CHUNK, CHUNK_WAVES * concurrency))
+            size = max(SMALLEST_CHUNK, CHUNK_WAVES * concurrency)
+            parts = chunks(prompts, size, concurrency)
             for repeat in range(options.repeat):
                 for number, part in enumerate(parts):
                     for mode in rotated(list(bodies), number + repeat):
-                        place = Sample(mode, concurrency, repeat, number, part[0].category, 0)
+                        place = Sample(mode, concurrency, repeat, number, category(part), 0)
                         runs.append(await run_chunk(client, part, bodies[mode], place, count))
     return runs
 
@@ -145,13 +153,17 @@ def settings(options: argparse.Namespace, prompts: int) -> dict[str, Any]:
     }
 
 
-def without_key(arguments: list[str]) -> list[str]:
-    """The command line as it can be shown: the key replaced."""
-    shown = []
-    for before, argument in zip(["", *arguments], arguments, strict=False):
-        if before == "--key":
-            argument = "KEY"
-        elif argument.startswith("--key="):
-            argument = "--key=KEY"
-        shown.append(argument)
+def publishable(arguments: list[str]) -> list[str]:
+    """The command line as it can be shown: the key replaced, of files only their names."""
+    shown: list[str] = []
+    option = ""
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if option in HIDDEN:
+            shown.append(HIDDEN[option](argument))
+        elif equals and name in HIDDEN:
+            shown.append(f"{name}={HIDDEN[name](value)}")
+        else:
+            shown.append(argument)
+        option = argument if option not in HIDDEN else ""
     return shown

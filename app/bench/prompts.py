@@ -54,13 +54,30 @@ def read_prompts(
     return in_turn[:limit]
 
 
-def chunks(prompts: Sequence[Prompt], size: int) -> list[list[Prompt]]:
-    """Chunks of one category each and at most `size` prompts, as equal in size as can be."""
+MIXED = "mixed"
+
+
+def chunks(prompts: Sequence[Prompt], size: int, concurrency: int) -> list[list[Prompt]]:
+    """Chunks of at most `size` prompts, as equal in size as can be, each of one category. What
+    is left of categories with fewer than 2 * concurrency prompts is pooled, since a chunk that
+    short would not keep `concurrency` requests running."""
     groups: dict[str, list[Prompt]] = {}
     for prompt in prompts:
         groups.setdefault(prompt.category, []).append(prompt)
+    if concurrency > 1:
+        small = [name for name, group in groups.items() if len(group) < 2 * concurrency]
+        pooled = [prompt for prompt in prompts if prompt.category in small]
+        groups = {name: group for name, group in groups.items() if name not in small}
+        if pooled:
+            groups[MIXED] = pooled
     result = []
     for group in groups.values():
         count = -(-len(group) // size)
         result += [group[part::count] for part in range(count)]
     return result
+
+
+def category(chunk: Sequence[Prompt]) -> str:
+    """The category of a chunk's prompts, or MIXED."""
+    names = {prompt.category for prompt in chunk}
+    return names.pop() if len(names) == 1 else MIXED

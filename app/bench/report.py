@@ -21,7 +21,8 @@ class Row(msgspec.Struct, frozen=True):
     """tokens_per_s: output tokens over wall time. decode_tokens_per_s: median over requests of
     1000 / TPOT. Percentiles in milliseconds over requests. ratio: median over chunks and repeats
     of tokens_per_s against mode none on the same chunk in the same repeat, with its quartiles;
-    None without mode none. same_text: share of answers equal to mode none's first repeat."""
+    None without mode none. acceptance_length: tokens committed per verify step; an answer's first
+    token is the prefill's. same_text: share of answers equal to mode none's first repeat."""
 
     mode: str
     concurrency: int
@@ -60,6 +61,7 @@ def row(part: Sequence[Run], mode: str, concurrency: int, category: str) -> Row:
     samples = [sample for run in mine for sample in run.samples]
     good = [sample for sample in samples if not sample.error]
     steps = sum(sample.steps for sample in good)
+    committed = sum(sample.tokens - 1 for sample in good if sample.steps)
     drafted = sum(sample.drafted for sample in good)
     accepted = sum(sample.accepted for sample in good)
     wall_s = sum(run.wall_ms for run in mine) / 1000
@@ -82,7 +84,7 @@ def row(part: Sequence[Run], mode: str, concurrency: int, category: str) -> Row:
         ttft_ms=percentiles(good, lambda sample: sample.ttft_ms),
         tpot_ms=percentiles(good, lambda sample: sample.tpot_ms),
         e2e_ms=percentiles(good, lambda sample: sample.e2e_ms),
-        acceptance_length=(steps + accepted) / steps if steps else None,
+        acceptance_length=committed / steps if steps else None,
         acceptance_rate=accepted / drafted if drafted else None,
         ratio=statistics.median(ratios) if ratios else None,
         ratio_quartiles=quartiles(ratios),

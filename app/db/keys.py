@@ -176,6 +176,11 @@ class KeyStore:
                 self._on_use(found.id, now)
         return found
 
+    def valid(self, key_id: str) -> bool:
+        """Whether this key is still neither revoked nor expired. Memory only."""
+        now = time.time()
+        return any(key.id == key_id and key.valid_at(now) for key in self._by_digest.values())
+
     async def _store(self, record: KeyRecord, digest: str) -> None:
         row = {
             "id": record.id,

@@ -104,8 +104,8 @@ def _engine_aggregates(level: str) -> sa.Table:
     """The engine as a whole, also while idle; one row per (bucket, model).
 
     Means are kept as sums with their weights, so that roll-ups are exact: running and waiting
-    are sums over `samples` snapshots, batch_requests = batch_mean x steps, tpot_ms_tokens =
-    tpot_ms x tpot_tokens."""
+    are sums over `samples` snapshots, batch_requests counts decoding requests over all steps,
+    tpot_ms_tokens = tpot_ms x tpot_tokens."""
     return sa.Table(
         f"engine_aggregates_{level}",
         metadata,

@@ -21,13 +21,14 @@ def usage(finished: list[Finished], per_prompt: int = 1) -> dict[str, int]:
 def metrics(finished: Finished) -> dict[str, Any]:
     """Speculation and timing (ms) of one request.
 
-    num_spec_steps counts verify steps, plain ones too, so that mean_acceptance_length is
-    committed tokens per step: 1 + accepted / steps."""
+    num_spec_steps counts verify steps, plain ones too. mean_acceptance_length is the tokens that a
+    verify step committed, on average: the first token comes from the prefill, and what the end of
+    the answer cut off the last step does not count."""
     counts, timing = finished.speculation, finished.timing
     steps, drafted, accepted = counts.steps, counts.drafted, counts.accepted
     return {
         "speculative_decoding": {
-            "mean_acceptance_length": 1 + accepted / steps if steps else None,
+            "mean_acceptance_length": (finished.completion_tokens - 1) / steps if steps else None,
             "draft_acceptance_rate": accepted / drafted if drafted else None,
             "acceptance_histogram": list(counts.histogram),
             "num_spec_steps": steps,

@@ -44,6 +44,10 @@ class _SlowClient(Exception):
     """The client did not read for 10 s while events were waiting."""
 
 
+class _KeyGone(Exception):
+    """The key with which the connection was opened was revoked or has expired."""
+
+
 class _Session:
     """A reader, a worker that answers, and a writer. The first to end ends the session."""
 
@@ -65,6 +69,8 @@ class _Session:
                 error = task.exception()
                 if isinstance(error, _SlowClient):
                     code, reason = 1008, "The client reads too slowly."
+                elif isinstance(error, _KeyGone):
+                    code, reason = 4401, "The API key is no longer valid."
                 elif error is not None and tasks.index(task) != 2:
                     log.error("a WebSocket session failed", exc_info=error)
                     code, reason = 1011, "Something went wrong on the server."
@@ -89,6 +95,8 @@ class _Session:
             data = message.get("text")
             try:
                 self._accept(data if data is not None else message.get("bytes") or b"")
+            except _KeyGone:
+                raise
             except Exception as error:
                 await self._put(error_event(as_api_error(error)))
 
@@ -104,6 +112,7 @@ class _Session:
         kind = event.get("type") if isinstance(event, dict) else None
         match kind:
             case "response.create":
+                self._check_key()
                 request = msgspec.convert(event, ResponseRequest)
                 try:
                     self._turns.put_nowait(request)
@@ -118,6 +127,10 @@ class _Session:
                     "type must be 'response.create' or 'response.cancel'.", "type", "unknown_event"
                 )
 
+    def _check_key(self) -> None:
+        if not self._service.keys.valid(self._principal.id):
+            raise _KeyGone
+
     def _cancel(self, response_id: object) -> None:
         """Cancel the running response. One that has just ended is no error."""
         if self._turn is not None and response_id in (None, self._turn.id):
@@ -128,6 +141,7 @@ class _Session:
     async def _answer(self) -> None:
         while True:
             request = await self._turns.get()
+            self._check_key()  # it may have waited long behind other turns
             try:
                 turn = Turn(request, self._service, self._principal, "websocket", self._owner)
                 self._turn = turn

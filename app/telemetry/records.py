@@ -110,7 +110,7 @@ def decision_line(decision: Decision, model: str) -> bytes:
 
 def engine_row(snapshot: Snapshot, model: str, bucket: int) -> Row:
     """The snapshot's totals as a row of engine_aggregates_1s."""
-    decoded = 0 if snapshot.tpot_ms is None else snapshot.tokens
+    decoded = sum(cell.tokens for cell in snapshot.cells)  # first tokens have no TPOT
     return {
         "bucket": bucket,
         "model": model,
@@ -123,7 +123,7 @@ def engine_row(snapshot: Snapshot, model: str, bucket: int) -> Row:
         "prefill_tokens": snapshot.prefill_tokens,
         "running": snapshot.running,
         "waiting": snapshot.waiting,
-        "batch_requests": snapshot.batch_mean * snapshot.steps,
+        "batch_requests": sum(cell.request_steps for cell in snapshot.cells),
         "batch_max": snapshot.batch_max,
         "free_pages_min": snapshot.free_pages,
         "total_pages": snapshot.total_pages,

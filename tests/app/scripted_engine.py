@@ -1,10 +1,11 @@
 """A small program that speaks the engine's protocol with scripted answers, for protocol tests.
 
 An answer is the words "w0 w1 w2 …", two tokens a step. The last message (or prompt) may hold:
-`slow` (20 ms a step), `hang` (one step, then nothing), `boom` (a Failed after the first step),
-`die` (the process ends), `refuse CODE` (Failed at once with that code), `echo` (answers with the
-whole conversation). The config's model may be `no-start` (StartFailed), `crash` (ends before
-hello) or `late` (waits for a file named by cache_dir before hello).
+`slow` (20 ms a step), `queued` (no step until it is cancelled), `hang` (one step, then nothing),
+`boom` (a Failed after the first step), `die` (the process ends), `refuse CODE` (Failed at once with
+that code), `echo` (answers with the whole conversation). The config's model may be `no-start`
+(StartFailed), `crash` (ends before hello) or `late` (waits for a file named by cache_dir before
+hello).
 """
 
 from __future__ import annotations
@@ -130,6 +131,8 @@ class Engine:
         if "die" in asked:
             os._exit(9)
         time.sleep(0.01)
+        while "queued" in asked and submit.id not in self._cancelled:
+            time.sleep(0.01)
         for step, start in enumerate(range(0, len(words), 2)):
             if submit.id in self._cancelled:
                 self._finish(submit, start, "cancelled")

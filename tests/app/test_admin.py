@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -73,12 +74,14 @@ def test_the_ledger_replaces_updated_decisions_and_pages_backwards():
     updated = decision("c")
     updated.realised.tokens, updated.realised.ms = 10, 100.0
     ledger.add((updated,))
-    rows = ledger.recent(10, None, None, None)
+    rows = ledger.recent(10, None)
     assert [row["id"] for row in rows] == ["d", "c", "b"]
     assert rows[1]["realised"]["goodput"] == 100.0
-    assert [row["id"] for row in ledger.recent(1, "d", None, None)] == ["c"]
-    assert ledger.recent(10, "unknown", None, None) == []
-    assert ledger.recent(10, None, "probe", None) == []
+    assert [row["id"] for row in ledger.recent(1, "d")] == ["c"]
+    assert ledger.recent(10, "unknown") == []
+    assert ledger.recent(10, None, "probe") == []
+    ledger.add((replace(decision("e"), requests=(7, 9)),))
+    assert [row["id"] for row in ledger.recent(10, None, request=9)] == ["e"]
 
 
 # --- over HTTP ------------------------------------------------------------------------------------
@@ -178,7 +181,9 @@ def test_decisions_are_paged_and_filtered(api: Api):
     probes = api.client.get("/api/decisions?reason=probe&limit=3").json()["decisions"]
     assert {row["reason"] for row in probes} == {"probe"}
     assert probes[0]["candidates"][0]["drafter"] == "ngram"
-    assert api.client.get("/api/decisions?drafter=mtp").json() == {"decisions": [], "next": None}
+    for filter in ("drafter=mtp", "request=999999"):
+        found = api.client.get(f"/api/decisions?{filter}").json()
+        assert found == {"decisions": [], "next": None}
 
 
 def test_what_if_and_its_bounds(api: Api):
@@ -202,6 +207,23 @@ def test_ended_requests_are_recorded_without_text(api: Api):
     assert rows[0]["speculation"] == {"enabled": True, **speculation}
     assert rows[0]["completion_tokens"] == 12
     assert "secret" not in str(rows)
+    assert all(row["status"] < 400 for row in rows)
+
+
+def test_requests_are_filtered_by_key_and_failure(api: Api):
+    body = {"name": "filtered", "scopes": ["inference"]}
+    made = api.client.post("/api/keys", json=body).json()
+    client = api.client_for(made["secret"])
+    for text in ("hello", "refuse queue_full"):
+        client.post("/v1/completions", json={"model": MODEL, "prompt": text})
+
+    def rows(**filters: Any) -> list[dict[str, Any]]:
+        found = api.client.get("/api/requests", params={"key_id": made["id"], **filters})
+        return found.json()["requests"]
+
+    eventually(lambda: len(rows()) == 2)
+    assert [row["error_code"] for row in rows(failed="true")] == ["queue_full"]
+    assert all(row["key_id"] == made["id"] for row in rows())
 
 
 def test_series_has_points_in_time_order(api: Api):

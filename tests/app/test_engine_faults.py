@@ -228,6 +228,13 @@ def test_an_engine_that_cannot_start_is_told_and_the_api_stays_live(tmp_path: Pa
         assert refused.json()["error"]["code"] == "engine_failed"
 
 
+def test_a_setting_that_the_engine_refuses_is_a_failed_start(tmp_path: Path):
+    with running_api(tmp_path, mode="pinned", drafter="refused") as api:
+        (error,) = eventually(lambda: api.failed)
+        assert error.message == "The engine refused --mode pinned: The setting was refused."
+        assert api.client.get("/health/ready").status_code == 503
+
+
 def test_a_shutdown_lets_running_answers_finish_and_refuses_new_ones(tmp_path: Path):
     with running_api(tmp_path) as api:
         api.ready()

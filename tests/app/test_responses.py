@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
@@ -182,6 +183,17 @@ def test_cancel_ends_the_running_response_and_keeps_its_text(api: Api):
     api.idle()
 
 
+def test_cancel_without_an_id_ends_a_response_that_still_waits(api: Api):
+    with socket(api) as connection:
+        create(connection, "queued")
+        eventually(lambda: api.service.engine.active)
+        send(connection, "response.cancel")
+        events = until_end(connection)
+    assert events[0]["type"] == "response.created"
+    assert events[-1]["type"] == "response.incomplete"
+    api.idle()
+
+
 def test_closing_the_socket_cancels_what_runs(api: Api):
     with socket(api) as connection:
         create(connection, "hang")
@@ -301,6 +313,43 @@ def test_a_ticket_opens_one_socket_and_is_not_echoed(api: Api):
         assert connection.subprotocol == "realtime"
         create(connection, "hello")
         assert until_end(connection)[-1]["type"] == "response.completed"
+    with pytest.raises(InvalidStatus) as caught, socket(api, "", subprotocols=protocols):
+        pass
+    assert caught.value.response.status_code == 401
+
+
+def closed_with(connection: ClientConnection) -> int | None:
+    with pytest.raises(ConnectionClosed) as caught:
+        until_end(connection)
+    return caught.value.rcvd.code if caught.value.rcvd else None
+
+
+def test_a_revoked_key_closes_its_socket_at_the_next_turn(api: Api):
+    made = api.client.post("/api/keys", json={"name": "gone", "scopes": ["inference"]}).json()
+    with socket(api, made["secret"]) as connection:
+        create(connection, "hello")
+        assert until_end(connection)[-1]["type"] == "response.completed"
+        api.client.delete(f"/api/keys/{made['id']}")
+        create(connection, "hello")
+        assert closed_with(connection) == 4401
+
+
+def test_an_expired_key_closes_its_socket_at_the_next_turn(api: Api):
+    body = {"name": "short", "scopes": ["inference"], "expires_at": time.time() + 1.5}
+    key = api.client.post("/api/keys", json=body).json()["secret"]
+    with socket(api, key) as connection:
+        create(connection, "hello")
+        assert until_end(connection)[-1]["type"] == "response.completed"
+        time.sleep(max(0.0, body["expires_at"] - time.time()))
+        create(connection, "hello")
+        assert closed_with(connection) == 4401
+
+
+def test_a_ticket_of_a_revoked_key_is_worth_nothing(api: Api):
+    made = api.client.post("/api/keys", json={"name": "gone", "scopes": ["inference"]}).json()
+    ticket = api.client_for(made["secret"]).post("/api/tickets").json()["ticket"]
+    api.client.delete(f"/api/keys/{made['id']}")
+    protocols: Any = ["realtime", f"openai-insecure-api-key.{ticket}"]
     with pytest.raises(InvalidStatus) as caught, socket(api, "", subprotocols=protocols):
         pass
     assert caught.value.response.status_code == 401

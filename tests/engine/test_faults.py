@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from controller.contract import ShadowScore
+from engine.loop import MOST_FAILURES
+from engine.request import Request
 from engine.wire import Failed, Finished
 from tests.engine.scripted import Harness, ScriptedDrafter
 
@@ -75,7 +80,7 @@ def test_a_failed_forward_ends_its_requests_and_the_engine_goes_on() -> None:
 
 
 def test_a_full_queue_refuses_and_keeps_what_it_has() -> None:
-    harness = Harness(5, logits, max_waiting=2, max_batch=1)
+    harness = Harness(5, logits, max_waiting=1, max_batch=1)
     kept = [harness.add([1], 5), harness.add([1], 5)]
     refused = harness.add([1], 5)
     end = harness.end(refused)
@@ -96,3 +101,49 @@ def test_ids_outside_the_vocabulary_are_rejected_at_their_place(draft: list[int]
     request = harness.add([1], 12)
     harness.drain()
     assert request.tokens == wanted.tokens
+
+
+def test_steps_that_keep_failing_end_the_process_so_that_it_is_restarted() -> None:
+    def lost(token: int, position: int) -> list[float]:
+        raise RuntimeError("device lost")
+
+    harness = Harness(5, lost)
+    for _ in range(MOST_FAILURES - 1):
+        harness.add([1], 10)
+        harness.drain()
+    last = harness.add([1], 10)
+    with pytest.raises(RuntimeError, match="device lost"):
+        harness.engine.step()
+    assert isinstance(harness.end(last), Failed)
+
+
+def test_a_drafter_that_fails_to_follow_one_request_ends_that_request_only() -> None:
+    class Picky(ScriptedDrafter):
+        def commit(self, request: Request, *rest: Any) -> tuple[ShadowScore, ...]:
+            if request.id == 2 and request.produced > 4:
+                raise RuntimeError("a bug")
+            return ()
+
+        def admit(self, request: Request) -> None:
+            if request.id == 3:
+                raise RuntimeError("another bug")
+
+    harness = Harness(5, logits, [Picky(lambda t, n: [0] * n, "a")], pages=64)
+    kept, second, third = (harness.add([1], 12) for _ in range(3))
+    harness.drain()
+    assert isinstance(harness.end(kept), Finished)
+    assert len(harness.pieces(kept)) == 12
+    assert isinstance(harness.end(second), Failed)
+    assert isinstance(harness.end(third), Failed)
+    assert harness.engine.scheduler.pages.free == 64
+
+
+def test_a_burst_on_an_idle_engine_may_fill_the_batch_and_the_queue() -> None:
+    harness = Harness(5, logits, max_waiting=0, max_batch=2)
+    requests = [harness.add([1], 3) for _ in range(3)]
+    harness.drain()
+    assert [isinstance(harness.end(request), Finished) for request in requests] == [
+        True,
+        True,
+        False,
+    ]

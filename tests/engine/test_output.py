@@ -148,6 +148,21 @@ def test_streamed_text_is_the_decoded_text_and_never_breaks_a_character(target: 
     assert not any("\ufffd" in part for part in parts)
 
 
+def test_a_limit_inside_a_character_gives_one_piece_a_token(target: Target) -> None:
+    words = Text(target.loaded.tokenizer)
+    ids = words.encode("🚴")[:-1]
+    output = Output(
+        words.stream(),
+        stop=(),
+        end_ids=frozenset(),
+        stop_token_ids=frozenset(),
+        max_tokens=len(ids),
+    )
+    pieces = [piece for token in ids for piece in output.add(token, "plain")]
+    assert [piece.token for piece in pieces] == ids
+    assert text(pieces) == "\ufffd"
+
+
 def test_an_unfinished_character_at_the_end_is_shown_as_a_replacement(target: Target) -> None:
     words = Text(target.loaded.tokenizer)
     ids = words.encode("🚴")[:-1]

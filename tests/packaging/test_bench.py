@@ -10,8 +10,8 @@ import pytest
 
 from app.bench import report
 from app.bench.client import Run, Sample
-from app.bench.command import rotated, without_key
-from app.bench.prompts import Prompt, chunks, read_prompts
+from app.bench.command import publishable, rotated
+from app.bench.prompts import Prompt, category, chunks, read_prompts
 from app.cli import main
 from app.failures import SettingsError
 from app.modes import speculation
@@ -67,7 +67,7 @@ def test_a_broken_prompts_file_is_refused(content: str, message: str, tmp_path: 
 
 def test_chunks_are_of_one_category_and_about_equal() -> None:
     made = [Prompt(n, "a" if n < 11 else "b", ("t",)) for n in range(14)]
-    parts = chunks(made, 5)
+    parts = chunks(made, 5, 1)
     assert sorted(len(part) for part in parts) == [3, 3, 4, 4]
     assert all(len({prompt.category for prompt in part}) == 1 for part in parts)
     assert sorted(prompt.question_id for part in parts for prompt in part) == list(range(14))
@@ -87,9 +87,9 @@ def test_the_ratio_compares_each_chunk_with_plain_decoding_on_the_same_chunk() -
 
 
 def test_acceptance_is_counted_over_steps_and_really_drafted_tokens() -> None:
-    (row,) = report.rows([run("auto", 0, 1000, 31, steps=10, drafted=40, accepted=20)])
+    (row,) = report.rows([run("auto", 0, 1000, 31, steps=10, drafted=40, accepted=21)])
     assert row.acceptance_length == pytest.approx(3.0)
-    assert row.acceptance_rate == pytest.approx(0.5)
+    assert row.acceptance_rate == pytest.approx(21 / 40)
     assert row.decode_tokens_per_s == pytest.approx(30 / 0.99)
     assert row.ratio is None
 
@@ -130,9 +130,18 @@ def test_a_wrong_mode_is_refused(mode: str) -> None:
         speculation(mode)
 
 
-def test_the_key_is_not_written_into_the_result() -> None:
-    shown = without_key(["bench", "--key", "pl-secret", "--key=pl-secret", "--url", "u"])
+def test_neither_the_key_nor_folders_are_written_into_the_result() -> None:
+    shown = publishable(["bench", "--key", "pl-secret", "--key=pl-secret", "--url", "u"])
     assert shown == ["bench", "--key", "KEY", "--key=KEY", "--url", "u"]
+    shown = publishable(["bench", "--prompts", "/home/me/p.jsonl", "--json=out/r.json"])
+    assert shown == ["bench", "--prompts", "p.jsonl", "--json=r.json"]
+    assert publishable(["--key", "--json", "x/y"]) == ["--key", "KEY", "x/y"]
+
+
+def test_a_key_option_cannot_be_abbreviated(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["bench", "--prompts", "p", "--ke", "pl-secret"])
+    assert stopped.value.code == 2
 
 
 def test_a_real_run_measures_every_mode(
@@ -146,7 +155,7 @@ def test_a_real_run_measures_every_mode(
     assert server.admin_key not in text
     result = json.loads(text)
     rows = {(row["mode"], row["concurrency"], row["category"]): row for row in result["rows"]}
-    assert len(rows) == 3 * 2 * 3
+    assert len(rows) == 3 * 3 + 3  # two at once are pooled, so only "all" is left
     plain, drafted = rows["none", 1, "all"], rows["ngram:4", 1, "all"]
     assert plain["requests"] == drafted["requests"] == 4
     assert plain["failed"] == drafted["failed"] == 0
@@ -173,3 +182,11 @@ def test_a_wrong_key_is_named(
 ) -> None:
     assert main(["bench", "--url", server.url, "--key", "no", "--prompts", str(prompts)]) == 3
     assert "HTTP 401" in capsys.readouterr().err
+
+
+def test_small_categories_are_pooled_so_that_the_concurrency_is_reached() -> None:
+    made = [Prompt(number, f"kind {number % 3}", ("x",)) for number in range(9)]
+    made += [Prompt(number, "large", ("x",)) for number in range(20)]
+    parts = chunks(made, 16, 8)
+    assert sorted(len(part) for part in parts) == [9, 10, 10]
+    assert [category(part) for part in parts] == ["large", "large", "mixed"]

@@ -76,7 +76,12 @@ def test_help_loads_neither_torch_nor_the_web_framework() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["serve", "--port", "99999"], ["serve", "--mode", "pinned"], ["bench", "--prompts", "gone"]],
+    [
+        ["serve", "--port", "99999"],
+        ["serve", "--mode", "pinned"],
+        ["serve", "--drafter", "ngram"],
+        ["bench", "--prompts", "gone"],
+    ],
 )
 def test_a_wrong_option_ends_with_2_and_one_line(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
@@ -109,6 +114,17 @@ def test_a_wrong_model_path_ends_with_3_and_says_what_to_give(tmp_path: Path) ->
     assert done.returncode == 3
     assert "./no-model" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_damaged_key_pepper_ends_with_3(tmp_path: Path) -> None:
+    (tmp_path / "pepper").write_bytes(b"short")
+    where = ("--data-dir", str(tmp_path))
+    for command in (("serve", "--port", str(free_port())), ("keys", "list")):
+        done = paceline(*command, *where)
+        assert done.returncode == 3
+        assert "pepper" in done.stderr
+        assert "Restore it from a backup" in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def test_a_database_of_a_newer_version_ends_with_3(tmp_path: Path) -> None:

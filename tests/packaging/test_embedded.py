@@ -19,7 +19,7 @@ from engine.embedded import ModelError, damage, ensure_embedded, model_folder
 @pytest.fixture(scope="module")
 def cache() -> Path:
     """The user's own cache directory with the model in it."""
-    cache = load_settings().cache_path
+    cache = Path(load_settings().cache_dir)
     ensure_embedded(cache)
     return cache
 

@@ -22,11 +22,16 @@ def test_every_setting_is_a_variable(name: str, tmp_path: Path) -> None:
     example = {
         "port": "9", "ui_port": "9", "threads": "3", "max_batch": "3", "max_waiting": "3",
         "max_draft_length": "3", "chunk_rows": "33", "kv_tokens": "3", "memory_fraction": "0.3",
-        "context_length": "3", "draft_length": "3", "dtype": "float32", "device": "cpu",
-        "attention": "torch", "calibration": "fresh", "mode": "off", "log_level": "debug",
-        "admin_key": "k" * 32, "data_dir": str(tmp_path), "cache_dir": str(tmp_path),
+        "context_length": "3", "draft_length": "3", "drafter": "ngram", "dtype": "float32",
+        "device": "cpu", "attention": "torch", "calibration": "fresh", "mode": "off",
+        "log_level": "debug",
+        "admin_key": "k" * 32, "console_key": "c" * 32, "data_dir": str(tmp_path),
+        "cache_dir": str(tmp_path),
     }.get(name, "text")  # fmt: skip
-    settings = load_settings({}, {f"PACELINE_{name.upper()}": example})
+    variables = {f"PACELINE_{name.upper()}": example}
+    if name in ("drafter", "draft_length"):
+        variables = {"PACELINE_MODE": "pinned", "PACELINE_DRAFTER": "ngram"} | variables
+    settings = load_settings({}, variables)
     assert str(getattr(settings, name)) == example
 
 
@@ -60,7 +65,10 @@ def test_a_missing_secret_file_is_named() -> None:
         ("PACELINE_MEMORY_FRACTION", "2", "--memory-fraction .* <= 0.95"),
         ("PACELINE_MAX_DRAFT_LENGTH", "-1", "--max-draft-length .* >= 0"),
         ("PACELINE_ADMIN_KEY", "short", "PACELINE_ADMIN_KEY is too short.* 32"),
+        ("PACELINE_CONSOLE_KEY", "short", "PACELINE_CONSOLE_KEY is too short.* 32"),
         ("PACELINE_MODE", "pinned", "mode pinned needs a drafter"),
+        ("PACELINE_DRAFTER", "ngram", "--drafter .* --mode pinned only, and the mode is auto"),
+        ("PACELINE_DRAFT_LENGTH", "4", "--draft-length .* --mode pinned only"),
     ],
 )
 def test_a_wrong_value_names_option_variable_and_what_is_allowed(
@@ -68,6 +76,33 @@ def test_a_wrong_value_names_option_variable_and_what_is_allowed(
 ) -> None:
     with pytest.raises(SettingsError, match=message):
         load_settings({}, {variable: value})
+
+
+def test_a_draft_length_above_the_largest_is_refused() -> None:
+    given = {"mode": "pinned", "drafter": "ngram", "draft_length": "9", "max_draft_length": "8"}
+    with pytest.raises(SettingsError, match=r"--draft-length .* is 9, above --max-draft-length 8"):
+        load_settings(given, {})
+    assert load_settings(given | {"draft_length": "8"}, {}).draft_length == 8
+
+
+def test_the_console_may_not_share_the_admin_key() -> None:
+    keys = {"PACELINE_ADMIN_KEY": "k" * 32, "PACELINE_CONSOLE_KEY": "k" * 32}
+    with pytest.raises(SettingsError, match="PACELINE_CONSOLE_KEY is the same"):
+        load_settings({}, keys)
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8000"),
+        ("0.0.0.0", "http://127.0.0.1:8000"),
+        ("::", "http://[::1]:8000"),
+        ("fe80::1", "http://[fe80::1]:8000"),
+        ("server.example", "http://server.example:8000"),
+    ],
+)
+def test_the_address_for_clients_on_this_machine(host: str, url: str) -> None:
+    assert load_settings({"host": host}, {}).url == url
 
 
 def test_the_served_name_follows_the_model(tmp_path: Path) -> None:

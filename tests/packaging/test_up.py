@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -15,6 +16,7 @@ import httpx
 import psutil
 import pytest
 
+from app import children
 from tests.conftest import ARTIFACTS, ROOT, clean_environment, free_port
 
 START_S = 300.0
@@ -23,12 +25,13 @@ START_S = 300.0
 class Up:
     """A running `paceline up` and what it printed."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, *options: str) -> None:
         self.port, self.ui_port = free_port(), free_port()
         self.log = ARTIFACTS / "up.log"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "app.cli", "up", "--data-dir", str(data_dir)]
         command += ["--port", str(self.port), "--ui-port", str(self.ui_port), "--dtype", "float32"]
+        command += options
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(
                 command,
@@ -116,3 +119,37 @@ def test_the_key_is_shown_at_the_first_start_only(tmp_path: Path) -> None:
             running.process.send_signal(signal.SIGTERM)
             running.process.wait(60)
     assert shown == [True, False]
+
+
+def test_a_start_that_fails_has_shown_the_key_that_it_made(tmp_path: Path) -> None:
+    running = Up(tmp_path, "--model", "./no-model")
+    assert running.process.wait(60) == 3
+    assert running.output().count("Admin key, shown only now: pl-") == 1
+    assert "./no-model" in running.output()
+    assert "Traceback" not in running.output()
+
+
+COUNTS = """
+import signal, sys, time
+came = []
+def stop(number, frame):
+    came.append(number)
+    if len(came) == 2:
+        sys.exit(7)
+signal.signal(signal.SIGTERM, stop)
+print("up", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_second_signal_reaches_a_child_that_is_being_stopped(tmp_path: Path) -> None:
+    log = tmp_path / "child.log"
+    child = children.spawn("child", children.python("-c", COUNTS), os.environ, log)
+    while "up" not in log.read_text("utf-8"):
+        assert not child.ended()
+        time.sleep(0.02)
+    threading.Timer(0.5, children.terminate, [[child]]).start()
+    started = time.monotonic()
+    children.stop([child])
+    assert child.process.returncode == 7
+    assert time.monotonic() - started < children.STOP_S / 2

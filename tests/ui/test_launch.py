@@ -36,6 +36,16 @@ def test_the_key_travels_in_the_environment_only() -> None:
     assert not any(KEY in argument for argument in command(8501, "http://127.0.0.1:8000"))
 
 
+def test_the_console_inherits_no_secret_of_the_server() -> None:
+    names = ("ADMIN_KEY", "DATABASE_URL", "CONSOLE_KEY")
+    secrets = {f"PACELINE_{name}{end}": "x" for name in names for end in ("", "_FILE")}
+    base = {"PATH": "/bin", "PACELINE_UI_PORT": "8501", **secrets}
+    made = environment("http://127.0.0.1:8000", None, base=base)
+    assert set(made) == {"PATH", "PACELINE_UI_PORT", "PACELINE_API_URL", "PYTHONPATH"}
+    made = environment("http://127.0.0.1:8000", KEY, base=base)
+    assert made["PACELINE_CONSOLE_KEY"] == KEY
+
+
 def test_an_address_without_a_scheme_is_refused() -> None:
     with pytest.raises(ValueError, match="must start with http"):
         command(8501, "127.0.0.1:8000")

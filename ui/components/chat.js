@@ -3,7 +3,6 @@
 // ever becomes text nodes.
 
 const RETRY_MS = [500, 1000, 2000, 4000, 8000];
-const REFUSED = new Set([4401, 4403]); // a bad ticket is asked for again; a missing scope is final
 const SUGGESTIONS = [
   ["Text that repeats itself", "Write a Python class with getters and setters for name, age, city, email and phone."],
   ["A list to continue", "List the numbers from one to thirty as words, one per line, each as 'Number: word'."],
