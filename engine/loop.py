@@ -16,17 +16,17 @@ from controller.contract import (
     Offer,
     Plan,
     RequestOutcome,
-    ShadowScore,
     StepOutcome,
 )
 from engine.batch import Chunk
+from engine.commit import Commit
 from engine.drafters.base import Drafter
 from engine.errors import RequestError
 from engine.executor import Executor, Verified
 from engine.meter import Meter
 from engine.request import Request
 from engine.scheduler import Scheduler, Work
-from engine.wire import Delta, Deltas, Failed, Finished, FinishReason, Piece, TokenKind
+from engine.wire import Deltas, Failed, Finished, FinishReason
 
 log = logging.getLogger(__name__)
 
@@ -233,8 +233,6 @@ class Engine:
             )
         return chunks
 
-    # --- commit -------------------------------------------------------------------------------
-
     def _commit(
         self,
         work: Work,
@@ -245,8 +243,7 @@ class Engine:
     ) -> tuple[list[RequestOutcome], int, list[Request]]:
         """Stream tokens and teach the drafters. Returns the outcomes of the decoding requests,
         how many first tokens came out, and the requests that ended."""
-        now = time.perf_counter()
-        deltas: list[Delta] = []
+        commit = Commit(self.steps, self.drafters)
         outcomes: list[RequestOutcome] = []
         first_tokens = 0
         by_request = {result.request: result for result in results}
@@ -256,17 +253,15 @@ class Engine:
                 offer = offers.get((request.id, drafter))
                 features = offer.features if offer is not None else Features()
                 result = by_request[request.id]
-                outcomes.append(
-                    self._commit_decode(request, result, drafter, len(draft), features, deltas, now)
-                )
+                outcomes.append(commit.decoded(request, result, drafter, len(draft), features))
         for prefill in work.prefills:
             prefill.request.computed += prefill.rows
             if prefill.last:
                 with self._own_fault(prefill.request):
                     result = by_request[prefill.request.id]
-                    first_tokens += self._commit_first(prefill.request, result, deltas, now)
-        if deltas:
-            self._emit(Deltas(tuple(deltas)))
+                    first_tokens += commit.first(prefill.request, result)
+        if commit.deltas:
+            self._emit(Deltas(tuple(commit.deltas)))
         ended = [
             request
             for request in (*work.decoding, *(prefill.request for prefill in work.prefills))
@@ -286,101 +281,7 @@ class Engine:
             log.exception("request %d failed while its tokens were committed", request.id)
             self._fail(request, "internal", "the engine failed on this request; please retry.")
 
-    def _commit_decode(
-        self,
-        request: Request,
-        result: Verified,
-        drafter: str,
-        drafted: int,
-        features: Features,
-        deltas: list[Delta],
-        now: float,
-    ) -> RequestOutcome:
-        """Commit a verify step of one request."""
-        _check(result)
-        committed = self._append(request, result, drafter, drafted, deltas, now)
-        kept = min(result.accepted, committed)
-        request.count(drafter, drafted, kept)
-        over = request.output.finish_reason is not None
-        return RequestOutcome(
-            request=request.id,
-            drafter=drafter,
-            drafted=drafted,
-            accepted=kept,
-            committed=committed,
-            cut=committed < result.accepted + 1,
-            features=features,
-            shadows=self._teach(request, drafter, drafted, kept, committed, over),
-        )
-
-    def _commit_first(
-        self, request: Request, result: Verified, deltas: list[Delta], now: float
-    ) -> int:
-        """Commit the token that ends a prefill; the drafters take the request in."""
-        _check(result)
-        request.computed -= 1  # _append counts the row that gave the token
-        request.first_token = now
-        committed = self._append(request, result, NONE, 0, deltas, now)
-        if request.output.finish_reason is None:
-            for drafter in self.drafters.values():
-                drafter.admit(request)
-        return committed
-
-    def _append(
-        self,
-        request: Request,
-        result: Verified,
-        drafter: str,
-        drafted: int,
-        deltas: list[Delta],
-        now: float,
-    ) -> int:
-        """Commit the accepted run and the target's own token, up to where the request ends.
-        Returns how many tokens were committed."""
-        pieces: list[Piece] = []
-        committed = 0
-        for token in result.tokens[: result.accepted + 1]:
-            kind: TokenKind = "accepted"
-            if committed == result.accepted:
-                kind = "plain" if drafted == 0 else "bonus"
-                kind = "correction" if result.accepted < drafted else kind
-            request.tokens.append(token)
-            committed += 1
-            pieces.extend(request.output.add(token, kind))
-            if request.output.finish_reason is not None:
-                break
-        request.computed += committed
-        request.last_token = now
-        if pieces:
-            deltas.append(
-                Delta(
-                    id=request.name,
-                    text="".join(piece.text for piece in pieces),
-                    pieces=tuple(pieces),
-                    step=self.steps,
-                    drafter=drafter,
-                    drafted=drafted,
-                    accepted=min(result.accepted, committed),
-                )
-            )
-        return committed
-
-    def _teach(
-        self,
-        request: Request,
-        drafter: str,
-        drafted: int,
-        accepted: int,
-        committed: int,
-        over: bool,
-    ) -> tuple[ShadowScore, ...]:
-        """Every drafter takes in the committed tokens; those that did not run score themselves."""
-        tokens = request.tokens[-committed:]
-        scores: list[ShadowScore] = []
-        for name, one in self.drafters.items():
-            ran = drafted if name == drafter else 0
-            scores.extend(one.commit(request, tokens, ran, accepted if ran else 0, over))
-        return tuple(scores)
+    # --- ends ---------------------------------------------------------------------------------
 
     def _finish(self, request: Request, reason: FinishReason, matched: str | int | None) -> None:
         self._forget(request)
@@ -407,8 +308,3 @@ class Engine:
         self.controller.forget(request.id)
         for drafter in self.drafters.values():
             drafter.forget(request.id)
-
-
-def _check(result: Verified) -> None:
-    if not result.sound:
-        raise RequestError("internal", "the model produced invalid logits (NaN).")

@@ -1,0 +1,120 @@
+"""Commits what the target verified: tokens to the stream, counts, and lessons for the drafters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from controller.contract import NONE, Features, RequestOutcome, ShadowScore
+from engine.drafters.base import Drafter
+from engine.errors import RequestError
+from engine.executor import Verified
+from engine.request import Request
+from engine.wire import Delta, Piece, TokenKind
+
+
+class Commit:
+    """The commit of one step. deltas: what its requests stream, in order.
+
+    `decoded` and `first` raise RequestError when the logits of the request were unsound."""
+
+    def __init__(self, step: int, drafters: Mapping[str, Drafter]) -> None:
+        self._step = step
+        self._drafters = drafters
+        self._now = time.perf_counter()
+        self.deltas: list[Delta] = []
+
+    def decoded(
+        self,
+        request: Request,
+        result: Verified,
+        drafter: str,
+        drafted: int,
+        features: Features,
+    ) -> RequestOutcome:
+        """Commit a verify step of one request: the accepted run and the target's own token."""
+        _check(result)
+        committed = self._append(request, result, drafter, drafted)
+        kept = min(result.accepted, committed)
+        request.count(drafter, drafted, kept)
+        over = request.output.finish_reason is not None
+        return RequestOutcome(
+            request=request.id,
+            drafter=drafter,
+            drafted=drafted,
+            accepted=kept,
+            committed=committed,
+            cut=committed < result.accepted + 1,
+            features=features,
+            shadows=self._teach(request, drafter, drafted, kept, committed, over),
+        )
+
+    def first(self, request: Request, result: Verified) -> int:
+        """Commit the token that ends a prefill; the drafters take the request in. Returns 1."""
+        _check(result)
+        request.computed -= 1  # _append counts the row that gave the token
+        request.first_token = self._now
+        committed = self._append(request, result, NONE, 0)
+        if request.output.finish_reason is None:
+            for drafter in self._drafters.values():
+                drafter.admit(request)
+        return committed
+
+    def _append(
+        self,
+        request: Request,
+        result: Verified,
+        drafter: str,
+        drafted: int,
+    ) -> int:
+        """Commit the accepted run and the target's own token, up to where the request ends.
+        Returns how many tokens were committed."""
+        pieces: list[Piece] = []
+        committed = 0
+        for token in result.tokens[: result.accepted + 1]:
+            kind: TokenKind = "accepted"
+            if committed == result.accepted:
+                kind = "plain" if drafted == 0 else "bonus"
+                kind = "correction" if result.accepted < drafted else kind
+            request.tokens.append(token)
+            committed += 1
+            pieces.extend(request.output.add(token, kind))
+            if request.output.finish_reason is not None:
+                break
+        request.computed += committed
+        request.last_token = self._now
+        if pieces:
+            self.deltas.append(
+                Delta(
+                    id=request.name,
+                    text="".join(piece.text for piece in pieces),
+                    pieces=tuple(pieces),
+                    step=self._step,
+                    drafter=drafter,
+                    drafted=drafted,
+                    accepted=min(result.accepted, committed),
+                )
+            )
+        return committed
+
+    def _teach(
+        self,
+        request: Request,
+        drafter: str,
+        drafted: int,
+        accepted: int,
+        committed: int,
+        over: bool,
+    ) -> tuple[ShadowScore, ...]:
+        """Every drafter takes in the committed tokens; those that did not run score themselves."""
+        tokens = request.tokens[-committed:]
+        scores: list[ShadowScore] = []
+        for name, one in self._drafters.items():
+            ran = drafted if name == drafter else 0
+            scores.extend(one.commit(request, tokens, ran, accepted if ran else 0, over))
+        return tuple(scores)
+
+
+def _check(result: Verified) -> None:
+    if not result.sound:
+        raise RequestError("internal", "the model produced invalid logits (NaN).")
