@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
@@ -119,7 +119,14 @@ def test_steps_that_keep_failing_end_the_process_so_that_it_is_restarted() -> No
 
 def test_a_drafter_that_fails_to_follow_one_request_ends_that_request_only() -> None:
     class Picky(ScriptedDrafter):
-        def commit(self, request: Request, *rest: Any) -> tuple[ShadowScore, ...]:
+        def commit(
+            self,
+            request: Request,
+            tokens: Sequence[int],
+            drafted: int,
+            accepted: int,
+            ended: bool,
+        ) -> tuple[ShadowScore, ...]:
             if request.id == 2 and request.produced > 4:
                 raise RuntimeError("a bug")
             return ()
