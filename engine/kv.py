@@ -38,13 +38,19 @@ def open_pool(
     tokens = kv_tokens or min(affordable, 64 * shape.context_length)
     pages = -(-tokens // page_size)
     smallest = min(shape.context_length, 256)
-    if pages * page_size < smallest or (kv_tokens and tokens > affordable):
+    mib = per_token / 2**20
+    if tokens < smallest:
         raise StartError(
             "memory_too_small",
-            f"a pool of {tokens} tokens at {per_token} bytes each needs "
-            f"{tokens * per_token / 2**20:.0f} MiB; memory_fraction {memory_fraction} of the free "
-            f"memory allows {affordable * per_token / 2**20:.0f} MiB, and at least {smallest} "
-            "tokens are needed. Lower --kv-tokens or --context-length, or raise --memory-fraction.",
+            f"the KV cache would hold {tokens} tokens ({tokens * mib:.1f} MiB), and at least "
+            f"{smallest} are needed. Raise --kv-tokens or --memory-fraction, or free memory.",
+        )
+    if tokens > affordable:
+        raise StartError(
+            "memory_too_small",
+            f"a KV cache of {tokens} tokens needs {tokens * mib:.0f} MiB; memory_fraction "
+            f"{memory_fraction} of the free memory allows {affordable * mib:.0f} MiB "
+            f"({affordable} tokens). Lower --kv-tokens or raise --memory-fraction.",
         )
     size = (pages * page_size, shape.kv_heads, shape.head_dim)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -115,4 +114,10 @@ def test_a_pool_that_does_not_fit_names_the_numbers(folder: Path) -> None:
     with pytest.raises(StartError, match="MiB") as caught:
         open_target(config, lambda stage, fraction, message: None)
     assert caught.value.code == "memory_too_small"
-    shutil.rmtree(folder)
+    assert "Lower --kv-tokens" in caught.value.message
+
+
+def test_a_pool_too_small_to_serve_says_to_raise_it(folder: Path) -> None:
+    config = EngineConfig(model=str(folder), dtype="float32", device="cpu", kv_tokens=5)
+    with pytest.raises(StartError, match="Raise --kv-tokens"):
+        open_target(config, lambda stage, fraction, message: None)
