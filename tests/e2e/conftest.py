@@ -83,7 +83,7 @@ class Live:
         return answer.json()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Generator[Live]:
     """A server of its own, since one test kills its engine, and a console beside it."""
     key = secrets.token_urlsafe(32)
@@ -178,8 +178,9 @@ def clients(live: Live, speculation: dict[str, Any]) -> Generator[None]:
     assert not faults
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Generator[Browser]:
+    """Closed with the module: its event loop must not run on in the tests that follow."""
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     if found is None:
         pytest.fail(f"no browser: install one of {', '.join(BROWSERS)}")

@@ -9,7 +9,7 @@ import signal
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, WebSocket, expect
+from playwright.sync_api import Page, TimeoutError, WebSocket, expect
 
 from tests.e2e.conftest import WAIT_S, Live, screenshot
 
@@ -34,8 +34,16 @@ def chart(page: Page, card: str) -> Any:
 
 
 def choose(page: Page, card: str, label: str, option: str) -> None:
-    page.locator(f".st-key-card-{card}").get_by_role("combobox", name=label).click()
-    page.get_by_role("option", name=option, exact=True).click()
+    """Open the list and pick; a rerun that is still under way may close it once."""
+    box = page.locator(f".st-key-card-{card}").get_by_role("combobox", name=label)
+    for _ in range(5):
+        box.click()
+        try:
+            page.get_by_role("option", name=option, exact=True).click(timeout=10_000)
+        except TimeoutError:
+            continue
+        return
+    pytest.fail(f"{label} offers no {option}")
 
 
 def ask(page: Page, text: str) -> None:
