@@ -24,7 +24,9 @@ from engine.wire import Hello, Progress
 
 ROUTES = (
     health.live,
+    health.live_head,
     health.ready,
+    health.ready_head,
     health.version,
     health.metrics,
     models.list_models,

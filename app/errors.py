@@ -9,10 +9,16 @@ from typing import Any
 
 import msgspec
 from litestar import Request, Response
-from litestar.exceptions import HTTPException, SerializationException, ValidationException
+from litestar.exceptions import (
+    HTTPException,
+    MethodNotAllowedException,
+    SerializationException,
+    ValidationException,
+)
 
 OPENAI_PATHS = ("/v1", "/tokenize", "/detokenize")
 MAX_MESSAGE_CHARS = 500
+MAX_BODY_BYTES = 2 * 1024 * 1024
 
 log = logging.getLogger(__name__)
 
@@ -49,14 +55,19 @@ _STATUS_TYPE = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
-_PATHS = re.compile(r"(?<![\w:/.])/(?:[\w.@+-]+/)+[\w.@+-]*")
+# File paths, but not the API's own routes.
+_PATHS = re.compile(
+    r"(?<![\w:/.])/(?!(?:api|v1|health|metrics|tokenize|detokenize|schema)\b)(?:[\w.@+-]+/)+[\w.@+-]*"
+)
 _ADDRESSES = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 _VALIDATION_PATH = re.compile(r" - at `\$\.?([^`]*)`")
+_MISSING = re.compile(r"missing required field `([^`]*)`")
 
 
 class ApiError(Exception):
-    """An answer other than success. param names the offending field; retry_after in seconds."""
+    """An answer other than success. param names the offending field; retry_after in seconds;
+    allow: the methods that the path has."""
 
     def __init__(
         self,
@@ -65,6 +76,7 @@ class ApiError(Exception):
         message: str,
         param: str | None = None,
         retry_after: int | None = None,
+        allow: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -72,6 +84,7 @@ class ApiError(Exception):
         self.message = clean(message)
         self.param = param
         self.retry_after = retry_after
+        self.allow = allow
 
     @property
     def type(self) -> str:
@@ -103,6 +116,8 @@ class ApiError(Exception):
         headers: dict[str, str] = {}
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
+        if self.allow is not None:
+            headers["Allow"] = self.allow
         if self.retry_after is not None:
             headers["Retry-After"] = str(self.retry_after)
         elif openai and self.status >= 500:
@@ -151,15 +166,36 @@ def clean(message: str) -> str:
 def validation_error(text: str) -> ApiError:
     """msgspec's `Expected … - at `$.path`` as a 400 whose param is the path."""
     match = _VALIDATION_PATH.search(text)
-    param = match[1] or None if match else None
+    param = match[1] if match else ""
     if match:
         text = text[: match.start()] + text[match.end() :]
-    return bad_request(f"{param}: {text}" if param else text, param)
+    return _invalid(text, param)
+
+
+def _invalid(text: str, path: str) -> ApiError:
+    """A 400 for the value at a path; "" is the whole body. A missing field is named itself, not
+    the object that should have it."""
+    if match := _MISSING.search(text):
+        path = f"{path}.{match[1]}" if path else match[1]
+    return bad_request(f"{path}: {text}" if path else text, path or None)
 
 
 def handle(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """The app's one exception handler."""
-    return as_api_error(error).response(request.scope["path"])
+    answer = as_api_error(error)
+    if isinstance(error, ValidationException):
+        answer = _with_query_name(answer, request)
+    return answer.response(request.scope["path"])
+
+
+def _with_query_name(error: ApiError, request: Request[Any, Any, Any]) -> ApiError:
+    """The error with the name of the query parameter as clients send it."""
+    signature = request.scope["route_handler"].parsed_fn_signature
+    field = signature.parameters.get(error.param or "")
+    name = getattr(field.kwarg_definition, "name", None) if field else None
+    if not name or not error.param or name == error.param:
+        return error
+    return bad_request(name + error.message.removeprefix(error.param), name, error.code)
 
 
 def as_api_error(error: Exception) -> ApiError:
@@ -179,7 +215,14 @@ def as_api_error(error: Exception) -> ApiError:
             key = rest.get("key")
             # Litestar calls the whole body "data"; the client does not know that name.
             path = str(key).removeprefix("data").removeprefix(".") if key else ""
-            return bad_request(f"{path}: {text}" if path else text, path or None)
+            return _invalid(str(text), path)
+        case MethodNotAllowedException(headers={"allow": str(allow)}):
+            allow = ", ".join(method for method in allow.split(", ") if method.isupper())
+            message = f"This path does not take the method; it takes {allow or 'WebSockets'}."
+            return ApiError(405, "method_not_allowed", message, allow=allow)
+        case HTTPException(status_code=413):
+            message = f"The request body is larger than {MAX_BODY_BYTES} bytes (2 MiB)."
+            return ApiError(413, "request_too_large", message)
         case HTTPException(__cause__=SerializationException()):
             return bad_request(
                 f"The request body is not valid JSON: {error.detail}.", code="invalid_json"

@@ -14,8 +14,8 @@ from rich.table import Table
 
 from app.db.engine import create_engine
 from app.db.errors import DatabaseError
-from app.db.keys import KeyRecord, KeyStore
-from app.failures import Failure, StartError
+from app.db.keys import KeyRecord, KeyStore, check_expiry, check_name
+from app.failures import Failure, SettingsError, StartError
 from app.schema import migrate_to_newest
 from app.security.auth import SCOPES
 from app.service import OPERATOR_SCOPES, read_pepper
@@ -36,6 +36,12 @@ WIDE = 200
 def create(options: argparse.Namespace) -> int:
     """Print a new key; a running server knows it within seconds."""
     expires = time.time() + DAY_S * options.days if options.days else None
+    try:
+        check_name(options.name)
+        if expires is not None:
+            check_expiry(expires)
+    except ValueError as error:
+        raise SettingsError(f"Cannot make this key: {error}") from None
 
     async def work(store: KeyStore) -> str:
         return (await store.create(options.name, ROLES[options.role], expires))[1]
@@ -48,11 +54,13 @@ def show(options: argparse.Namespace) -> int:
     async def work(store: KeyStore) -> list[KeyRecord]:
         return await store.list()
 
+    settings = settings_of(options)
+    check_data_dir(settings)
     table = Table(box=None)
     for head in ("id", "name", "key", "scopes", "expires", "last used", "state"):
         table.add_column(head, no_wrap=True)
     now = time.time()
-    for key in asyncio.run(with_store(settings_of(options), work)):
+    for key in asyncio.run(with_store(settings, work)):
         state = "revoked" if key.revoked_at else "valid" if key.valid_at(now) else "expired"
         scopes = ", ".join(key.scopes)
         start = f"{key.prefix}…" if key.prefix else "-"
@@ -68,7 +76,9 @@ def revoke(options: argparse.Namespace) -> int:
     async def work(store: KeyStore) -> KeyRecord | None:
         return await store.revoke(options.id)
 
-    record = asyncio.run(with_store(settings_of(options), work))
+    settings = settings_of(options)
+    check_data_dir(settings)
+    record = asyncio.run(with_store(settings, work))
     if record is None:
         raise Failure(f"There is no key {options.id}. See: paceline keys list")
     print(f"Revoked {record.id} ({record.name})")
@@ -102,5 +112,19 @@ async def with_store(settings: Settings, work: Callable[[KeyStore], Awaitable[T]
         await database.dispose()
 
 
+def check_data_dir(settings: Settings) -> None:
+    """Raises StartError when there is no data directory: then there are no keys in it either."""
+    if not settings.data_path.is_dir():
+        raise StartError(
+            f"There is no data directory {settings.data_dir}. Give the server's with --data-dir."
+        )
+
+
 def date(when: float | None) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(when)) if when else "-"
+    """Local time to the minute. A time that no calendar has is shown as the number that it is."""
+    if when is None:
+        return "-"
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(when))
+    except (OverflowError, ValueError, OSError):
+        return f"{when:g}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -15,10 +15,13 @@ from litestar import Request
 from app.admin.ledger import Ledger
 from app.admin.live import Live
 from app.db.engine import create_engine
+from app.db.errors import DatabaseError
 from app.db.keys import KeyStore, load_pepper
+from app.db.migrate import has_keys
 from app.errors import ENGINE_STATUS, ApiError, engine_error
 from app.failures import StartError
 from app.inference.generation import Generation
+from app.inference.limits import check_draft_length
 from app.inference.response_store import ResponseStore
 from app.security.auth import SCOPES, Principal
 from app.security.tickets import Tickets
@@ -49,13 +52,18 @@ OPERATOR_SCOPES = ("inference", "metrics:read", "admin:read", "operate")
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Source:
-    """Where a running request came from, for its record."""
+    """Where a running request came from, and what has been streamed of it, for its record.
+
+    Times are of the monotonic clock: the arrival, and the first output."""
 
     key_id: str
     endpoint: str
     transport: str
+    started_at: float = field(default_factory=time.monotonic)
+    first_at: float | None = None
+    tokens: int = 0
 
 
 class Service:
@@ -171,6 +179,12 @@ class Service:
 
     # --- inference --------------------------------------------------------------------------
 
+    @property
+    def max_draft_length(self) -> int:
+        """The largest D that may be asked for."""
+        state = self.controller
+        return self.settings.max_draft_length if state is None else state.max_draft_length
+
     def check_model(self, name: str) -> None:
         if name != self.model:
             raise ApiError(
@@ -181,18 +195,27 @@ class Service:
             )
 
     def generate(
-        self, submits: list[Submit], principal: Principal, endpoint: str, transport: str
+        self,
+        submits: list[Submit],
+        principal: Principal,
+        endpoint: str,
+        transport: str,
+        names: Mapping[str, str] | None = None,
     ) -> Generation:
-        """Start engine requests for one answer. Raises ApiError when none may start now."""
+        """Start engine requests for one answer. Raises ApiError when none may start now.
+
+        names: the engine's name of a field -> the client's, for the errors of the engine."""
         if self.draining:
             raise engine_error("draining", "The server is shutting down.")
-        source = Source(principal.id, endpoint, transport)
+        for submit in submits:
+            length = submit.speculation.draft_length
+            check_draft_length(length, self.max_draft_length, "speculation.draft_length")
         streams = []
         for submit in submits:
-            self._sources[submit.id] = source
+            self._sources[submit.id] = Source(principal.id, endpoint, transport)
             submit = msgspec.structs.replace(submit, tenant=principal.id)
             streams.append(self.engine.submit(submit))
-        return Generation(streams, self.metrics.observe_gap)
+        return Generation(streams, self.metrics.observe_gap, self._observe_tokens, names or {})
 
     async def call(self, body: CallBody) -> Any:
         """The engine's reply as plain values. Raises ApiError."""
@@ -215,6 +238,12 @@ class Service:
         source = self._sources.pop(submit.id, None)
         if source is not None:
             self.writer.record_request(_record(submit, event, source, self.model))
+
+    def _observe_tokens(self, id: str, tokens: int) -> None:
+        if source := self._sources.get(id):
+            source.tokens += tokens
+            if source.first_at is None:
+                source.first_at = time.monotonic()
 
     def controller_changed(self, state: dict[str, Any], by: str, at: float) -> None:
         """Take over the engine's reply to an operator's change, before the next snapshot."""
@@ -266,13 +295,20 @@ class Service:
 
 
 def read_pepper(settings: Settings) -> bytes:
-    """The pepper of the data directory. Raises StartError when it is damaged or unreadable."""
+    """The pepper of the data directory, made at the first start. Raises StartError when it is
+    damaged, unreadable, or missing although the (migrated) database holds keys."""
     path = settings.data_path / "pepper"
     try:
+        if not path.exists() and has_keys(settings.database_url):
+            raise StartError(
+                f"The key pepper {path} is missing, but the database holds API keys that cannot be "
+                "checked without it. Restore it from a backup, or delete the keys (the rows of the "
+                "table api_keys) to start with new ones."
+            )
         return load_pepper(path)
     except OSError as error:
         raise StartError(f"Cannot read {path}: {error.strerror}. Check its owner.") from None
-    except ValueError as error:
+    except (DatabaseError, ValueError) as error:
         raise StartError(str(error)) from None
 
 
@@ -289,7 +325,17 @@ def _record(submit: Submit, event: Finished | Failed, source: Source, model: str
     }
     if isinstance(event, Failed):
         status, _ = ENGINE_STATUS.get(event.code, (500, None))
-        return RequestRecord(**common, status=status, error_code=event.code)
+        # The engine counts nothing for a request that failed: what was seen of it from here.
+        first = source.first_at
+        return RequestRecord(
+            **common,
+            status=status,
+            error_code=event.code,
+            finish_reason="error",
+            completion_tokens=source.tokens,
+            ttft_ms=None if first is None else 1000 * (first - source.started_at),
+            e2e_ms=1000 * (time.monotonic() - source.started_at),
+        )
     counts, timing = event.speculation, event.timing
     return RequestRecord(
         **common,

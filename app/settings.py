@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from app.failures import SettingsError
+from app.failures import SettingsError, StartError
 from engine.config import EngineConfig
 
 EMBEDDED_NAME = "smollm2-135m-instruct"
@@ -241,7 +241,7 @@ def complete(settings: Settings) -> Settings:
 
 
 def prepare_data_dir(settings: Settings) -> None:
-    """Create the data directory, for its owner only, with its subfolders. Raises SettingsError."""
+    """Create the data directory, for its owner only, with its subfolders. Raises StartError."""
     try:
         for path in (settings.data_path, settings.data_path / "logs", settings.data_path / "spill"):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -249,7 +249,7 @@ def prepare_data_dir(settings: Settings) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise SettingsError(
+        raise StartError(
             f"Cannot write to the data directory {settings.data_dir}: {error.strerror}. "
             "Choose another with --data-dir or change its owner."
         ) from error

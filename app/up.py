@@ -186,7 +186,7 @@ def announce(settings: Settings, screen: Console, admin_key: str | None) -> None
         screen.print("Admin key: as before. A new one: paceline keys create NAME --role admin")
     print(
         f"\ncurl {settings.url}/v1/chat/completions \\\n"
-        f"  -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \\\n"
+        f"  -H \"Authorization: Bearer {key}\" -H 'Content-Type: application/json' \\\n"
         f"  -d '{body}'\n"
         "\nCtrl-C stops everything.",
         flush=True,

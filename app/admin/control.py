@@ -12,8 +12,9 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import Meta
 
 from app.errors import ApiError, bad_request
+from app.inference.limits import check_draft_length
 from app.service import Service
-from controller.contract import Mode
+from controller.contract import NONE, Mode
 from engine.wire import GetReport, GetWhatIf, SetController, SetDrafter
 
 
@@ -26,7 +27,7 @@ class ControllerChange(msgspec.Struct, forbid_unknown_fields=True):
 
     mode: Mode
     drafter: Annotated[str, Meta(max_length=64)] | None = None
-    draft_length: Annotated[int, Meta(ge=0, le=1024)] | None = None
+    draft_length: int | None = None
 
 
 @get("/api/drafters", opt={"scope": "admin:read"}, operation_id="ListDrafters", tags=["admin"])
@@ -54,6 +55,11 @@ async def set_drafter(
             404, "unknown_drafter", f"There is no drafter '{name[:64]}'. {_allowed(known)}", "name"
         )
     before = msgspec.to_builtins(known[name]) if name in known else None
+    if name == NONE:
+        if not data.enabled:
+            raise bad_request("Plain decoding cannot be disabled.", "enabled")
+        if before is not None:
+            return before
     after = await _audited(
         request, service, "set_drafter", name, before, SetDrafter(name, data.enabled)
     )
@@ -80,7 +86,9 @@ async def set_controller(
 ) -> dict[str, Any]:
     """Change mode, drafter and D; takes effect at the next step."""
     _check(data, service)
-    body = SetController(data.mode, data.drafter, data.draft_length)
+    # Plain decoding has no draft length: as in a request, one that comes with it has no effect.
+    length = None if data.drafter == NONE and data.mode == "pinned" else data.draft_length
+    body = SetController(data.mode, data.drafter, length)
     before = controller_state(service)
     after = await _audited(request, service, "set_controller", "controller", before, body)
     service.controller_changed(after, request.user.name, time.time())
@@ -121,19 +129,10 @@ def _check(data: ControllerChange, service: Service) -> None:
             f"There is no drafter '{data.drafter}'. {_allowed(known)}",
             "drafter",
         )
-    state = service.controller
-    if state is None or data.draft_length is None:
-        return
-    limit = state.max_draft_length
-    if data.drafter in known:
+    limit = service.max_draft_length
+    if data.drafter in known and data.drafter != NONE:
         limit = min(limit, known[data.drafter].max_draft_length)
-    if data.draft_length > limit:
-        raise ApiError(
-            400,
-            "draft_length_out_of_range",
-            f"draft_length must be 0 to {limit}.",
-            "draft_length",
-        )
+    check_draft_length(data.draft_length, limit, "draft_length")
 
 
 def _allowed(known: dict[str, Any]) -> str:

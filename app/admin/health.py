@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from typing import Any
 
-from litestar import Response, get
+from litestar import Response, get, head
 from litestar.di import NamedDependency
 
 from app import package_version
@@ -23,7 +23,7 @@ async def live() -> dict[str, str]:
 async def ready(service: NamedDependency[Service]) -> Response[dict[str, Any]]:
     """200 when requests are served, else 503. A database that is away only degrades."""
     engine = service.engine
-    status = "draining" if service.draining else engine.state
+    status = _status(service)
     progress = engine.progress
     body = {
         "status": status,
@@ -41,6 +41,21 @@ async def ready(service: NamedDependency[Service]) -> Response[dict[str, Any]]:
         },
     }
     return Response(body, status_code=200 if status == "ready" else 503)
+
+
+@head("/health/live", opt={"scope": "open"}, include_in_schema=False)
+async def live_head() -> None:
+    """The status of GET without its body."""
+
+
+@head("/health/ready", opt={"scope": "open"}, include_in_schema=False)
+async def ready_head(service: NamedDependency[Service]) -> Response[None]:
+    """The status of GET without its body."""
+    return Response(None, status_code=200 if _status(service) == "ready" else 503)
+
+
+def _status(service: Service) -> str:
+    return "draining" if service.draining else service.engine.state
 
 
 @get("/version", opt={"scope": "open"}, operation_id="Version", tags=["health"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -13,7 +12,7 @@ from litestar.params import FromPath, JSONBody
 from msgspec import Meta
 
 from app.db.errors import DatabaseError
-from app.db.keys import KeyRecord
+from app.db.keys import KeyRecord, check_expiry, check_name
 from app.errors import ApiError, bad_request
 from app.security.auth import KeyScope
 from app.service import Service
@@ -22,7 +21,7 @@ from app.service import Service
 class NewKey(msgspec.Struct, forbid_unknown_fields=True):
     """expires_at: seconds since the epoch; without it the key does not expire."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    name: str
     scopes: Annotated[list[KeyScope], Meta(min_length=1, max_length=5)]
     expires_at: float | None = None
 
@@ -38,8 +37,15 @@ async def create_key(
     request: Request[Any, Any, Any], data: JSONBody[NewKey], service: NamedDependency[Service]
 ) -> dict[str, Any]:
     """Make a key. Its secret is in this answer and nowhere else."""
-    if data.expires_at is not None and data.expires_at <= time.time():
-        raise bad_request("expires_at must be in the future.", "expires_at")
+    try:
+        check_name(data.name)
+    except ValueError as error:
+        raise bad_request(str(error), "name") from None
+    try:
+        if data.expires_at is not None:
+            check_expiry(data.expires_at)
+    except ValueError as error:
+        raise bad_request(str(error), "expires_at") from None
     scopes = list(dict.fromkeys(data.scopes))
     try:
         record, secret = await service.keys.create(data.name, scopes, data.expires_at)

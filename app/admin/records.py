@@ -11,12 +11,14 @@ from litestar.params import QueryParameter
 
 from app.db import queries
 from app.db.errors import DatabaseError
-from app.errors import ApiError
+from app.errors import ApiError, bad_request
 from app.service import Service
 
 Limit = Annotated[int, QueryParameter(ge=1, le=500)]
 Filter = Annotated[str | None, QueryParameter(max_length=64)]
 DAY_S = 86_400.0
+LATEST_S = 4_102_444_800
+"""The end of the year 2099."""
 
 
 @get("/api/decisions", opt={"scope": "admin:read"}, operation_id="Decisions", tags=["admin"])
@@ -73,13 +75,18 @@ async def requests(
 @get("/api/series", opt={"scope": "admin:read"}, operation_id="Series", tags=["admin"])
 async def series(
     service: NamedDependency[Service],
-    since: Annotated[float | None, QueryParameter(name="from", ge=0)] = None,
-    until: Annotated[float | None, QueryParameter(name="to", ge=0)] = None,
+    since: Annotated[float | None, QueryParameter(name="from")] = None,
+    until: Annotated[float | None, QueryParameter(name="to")] = None,
     max_points: Annotated[int, QueryParameter(ge=1, le=1000)] = 300,
 ) -> dict[str, Any]:
     """Throughput and speculation over time (seconds since the epoch), by default the last day."""
+    for name, value in (("from", since), ("to", until)):
+        if value is not None and not 0 <= value <= LATEST_S:  # also true for NaN
+            raise bad_request(f"{name} must be 0 to {LATEST_S} (seconds since the epoch).", name)
     until = time.time() if until is None else until
-    since = until - DAY_S if since is None else since
+    since = max(until - DAY_S, 0.0) if since is None else since
+    if since >= until:
+        raise bad_request("from must be before to.", "from")
     points = await _read(queries.series(service.database, since, until, max_points))
     return {"from": since, "to": until, "points": points}
 

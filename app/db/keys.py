@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 PEPPER_BYTES = 32
 USE_INTERVAL_S = 60.0
 MIN_SECRET = 32
+MAX_NAME = 64
+LATEST_EXPIRY = 253_402_300_799.0
+"""The end of the year 9999."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,20 @@ class KeyRecord:
 
     def valid_at(self, now: float) -> bool:
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+def check_name(name: str) -> None:
+    """Raises ValueError unless this can be the name of a new key."""
+    if not 1 <= len(name) <= MAX_NAME or not name.isprintable() or not name.strip():
+        raise ValueError(
+            f"name must be 1 to {MAX_NAME} printable characters, without control characters."
+        )
+
+
+def check_expiry(when: float) -> None:
+    """Raises ValueError unless a new key can expire then."""
+    if not time.time() < when <= LATEST_EXPIRY:  # also false for NaN
+        raise ValueError("expires_at must be in the future and at most the end of the year 9999.")
 
 
 def load_pepper(path: Path) -> bytes:

@@ -20,6 +20,7 @@ from sqlalchemy import event
 import migrations
 from app.db.engine import create_engine, normalise_url, set_pragmas
 from app.db.errors import DatabaseError, display_url, translated
+from app.db.tables import api_keys
 
 T = TypeVar("T")
 
@@ -76,6 +77,14 @@ def _config() -> Config:
 
 def _revision(connection: sa.Connection) -> str | None:
     return MigrationContext.configure(connection).get_current_revision()
+
+
+def has_keys(url: str, *, wait_s: float = 10) -> bool:
+    """Whether API keys are stored that only their own pepper can check; those that come from a
+    setting and are made again at every start do not count, unless revoked. Raises DatabaseError."""
+    lost = sa.or_(api_keys.c.prefix != "", api_keys.c.revoked_at.is_not(None))
+    query = sa.select(api_keys.c.id).where(lost).limit(1)
+    return _run(url, lambda connection, _config: connection.scalar(query) is not None, wait_s)
 
 
 def _check_known(revision: str | None, config: Config, url: str) -> None:

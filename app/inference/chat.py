@@ -105,7 +105,8 @@ async def chat_completions(
     created = int(time.time())
     head = {"id": id, "created": created, "model": data.model}
     transport = "sse" if data.stream else "http"
-    generation = service.generate(submits, request.user, "/v1/chat/completions", transport)
+    names = {} if data.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
+    generation = service.generate(submits, request.user, "/v1/chat/completions", transport, names)
     if data.stream:
         chunks = _chunks(generation, len(submits), head, options)
         return await event_stream(request, chunks, _error_event)

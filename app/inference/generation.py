@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -49,11 +50,18 @@ class Generation:
     `cancel` may be called at any time, again and again."""
 
     def __init__(
-        self, streams: list[Stream], on_gap: Callable[[float], None] = lambda seconds: None
+        self,
+        streams: list[Stream],
+        on_gap: Callable[[float], None],
+        on_tokens: Callable[[str, int], None],
+        names: Mapping[str, str],
     ) -> None:
-        """on_gap hears the seconds between two steps of a choice."""
+        """on_gap hears the seconds between two steps of a choice, on_tokens the id of a request
+        and how many tokens it got. names: the engine's name of a field -> the client's."""
         self._streams = streams
         self._on_gap = on_gap
+        self._on_tokens = on_tokens
+        self._names = names
         self._last: dict[int, float] = {}
         self._cancelled = False
         self._queue: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
@@ -71,13 +79,14 @@ class Generation:
             while left:
                 index, event = await self._next()
                 if isinstance(event, Failed):
-                    raise engine_error(event.code, event.message, event.param)
+                    raise self._refused(event)
                 if isinstance(event, Finished):
                     if event.finish_reason == "cancelled" and not self._cancelled:
                         raise engine_error("draining", "Stopped: the server is shutting down.")
                     left -= 1
                 else:
                     self._measure(index)
+                    self._on_tokens(event.id, len(event.pieces))
                 yield index, event
         finally:
             self.cancel()
@@ -89,6 +98,14 @@ class Generation:
             stream.cancel()
         for pump in self._pumps:
             pump.cancel()
+
+    def _refused(self, event: Failed) -> ApiError:
+        """The engine's error, in the words of the client's request."""
+        message = event.message
+        for name, sent in self._names.items():
+            message = re.sub(rf"\b{name}\b", sent, message)
+        param = self._names.get(event.param, event.param) if event.param else None
+        return engine_error(event.code, message, param)
 
     def _measure(self, index: int) -> None:
         now = time.monotonic()

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from app.errors import bad_request, unsupported
+from app.errors import MAX_BODY_BYTES as MAX_BODY_BYTES
+from app.errors import ApiError, bad_request, unsupported
 from controller.contract import Wish
 from engine.wire import Message, Sampling
 
@@ -16,7 +17,6 @@ MAX_PROMPTS = 64
 MAX_STOPS = 4
 MAX_STOP_CHARS = 256
 MAX_STOP_IDS = 64
-MAX_BODY_BYTES = 2 * 1024 * 1024
 
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 TopP = Annotated[float, Meta(gt=0, le=1)]
@@ -38,7 +38,7 @@ class Speculation(msgspec.Struct, forbid_unknown_fields=True):
 
     enabled: bool = True
     drafter: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
-    draft_length: Annotated[int, Meta(ge=0, le=1024)] | None = None
+    draft_length: int | None = None
 
 
 class StreamOptions(msgspec.Struct):
@@ -177,6 +177,17 @@ def wish(speculation: Speculation | None) -> Wish:
     if speculation is None:
         return Wish()
     return Wish(speculation.enabled, speculation.drafter, speculation.draft_length)
+
+
+def check_draft_length(length: int | None, largest: int, param: str) -> None:
+    """Raise a 400 when this D was asked for and is not within the server's limit."""
+    if length is not None and not 0 <= length <= largest:
+        raise ApiError(
+            400,
+            "draft_length_out_of_range",
+            f"draft_length must be between 0 and {largest}.",
+            param,
+        )
 
 
 def check_stream_options(stream: bool | None, options: StreamOptions | None) -> StreamOptions:

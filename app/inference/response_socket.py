@@ -132,9 +132,19 @@ class _Session:
             raise _KeyGone
 
     def _cancel(self, response_id: object) -> None:
-        """Cancel the running response. One that has just ended is no error."""
-        if self._turn is not None and response_id in (None, self._turn.id):
-            self._turn.cancel()
+        """Cancel the running response. Raises ApiError when it is not this one, or none runs."""
+        if response_id is not None and not isinstance(response_id, str):
+            raise bad_request("response_id must be a string.", "response_id")
+        if self._turn is None:
+            raise ApiError(404, "response_not_found", "No response is running.", "response_id")
+        if response_id not in (None, self._turn.id):
+            raise ApiError(
+                404,
+                "response_not_found",
+                f"The response '{response_id[:64]}' is not running here.",
+                "response_id",
+            )
+        self._turn.cancel()
 
     # --- server -> client -------------------------------------------------------------------
 

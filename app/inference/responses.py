@@ -22,6 +22,9 @@ from app.security.auth import Principal
 from app.service import Service
 from engine.wire import Finished, Message
 
+NAMES = {"max_tokens": "max_output_tokens", "messages": "input"}
+"""The engine's names of fields -> those of a response request."""
+
 
 class Turn:
     """One response: its conversation, its generation and its events.
@@ -54,7 +57,7 @@ class Turn:
         self.builder = ResponseEvents(self.id, request)
         self.error: ApiError | None = None
         self._generation = service.generate(
-            [request.submit(self.id, self._chat)], principal, "/v1/responses", transport
+            [request.submit(self.id, self._chat)], principal, "/v1/responses", transport, NAMES
         )
 
     async def events(self) -> AsyncGenerator[Event, None]:

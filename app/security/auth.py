@@ -65,6 +65,8 @@ class Auth(ASGIMiddleware):
         if scope["type"] == "websocket" and not origin_allowed(headers, self._origins):
             raise ApiError(403, "origin_not_allowed", "This Origin may not open a WebSocket here.")
         needed = scope["route_handler"].opt.get("scope")
+        if needed is None and scope.get("method") == "OPTIONS":
+            needed = ANY_KEY  # Litestar's own answer: the methods of the path
         if needed == OPEN:
             return None
         principal = self._identify(scope, headers)
@@ -75,9 +77,8 @@ class Auth(ASGIMiddleware):
                 "No valid API key was given. Send it as 'Authorization: Bearer <key>'.",
             )
         if needed != ANY_KEY and needed not in principal.scopes:
-            raise ApiError(
-                403, "insufficient_scope", f"This key lacks the scope '{needed or 'undeclared'}'."
-            )
+            lacks = f"This key lacks the scope '{needed}'." if needed else "No key may do this."
+            raise ApiError(403, "insufficient_scope", lacks)
         return principal
 
     def _identify(self, scope: Scope, headers: dict[bytes, str]) -> Principal | None:
@@ -101,7 +102,7 @@ def check_routes(app: Litestar) -> None:
 
 
 def route_handlers(app: Litestar) -> Iterable[tuple[str, Any]]:
-    """Every (path, handler) but the automatic OPTIONS ones, which the default refuses."""
+    """Every (path, handler) but the automatic OPTIONS ones, which any key may use."""
     for route in app.routes:
         handlers = getattr(route, "route_handlers", None) or [route.route_handler]  # type: ignore[attr-defined]
         for handler in handlers:

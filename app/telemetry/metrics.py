@@ -24,8 +24,17 @@ class Metrics:
     def __init__(self, model: str, status: Callable[[], tuple[int, int]]) -> None:
         self._registry = CollectorRegistry()
         registry = self._registry
-        self._requests = _counters(
-            registry, "requests", "Requests ended.", "request_success", model, "finished_reason"
+        self._requests = Counter(
+            "paceline_requests",
+            "Requests ended; error: the code of those whose finish_reason is error.",
+            ["model", "finish_reason", "error"],
+            registry=registry,
+        )
+        self._successes = Counter(
+            "vllm:request_success",
+            "Requests ended without an error.",
+            ["model_name", "finished_reason"],
+            registry=registry,
         )
         self._prompt_tokens = _counters(
             registry, "prompt_tokens", "Prompt tokens of ended requests.", "prompt_tokens", model
@@ -108,9 +117,11 @@ class Metrics:
     def observe_finished(self, event: Finished | Failed) -> None:
         """Add one ended request."""
         if isinstance(event, Failed):
-            _add(self._requests, 1, event.code)
+            self._requests.labels(self._model, "error", event.code).inc()
             return
-        _add(self._requests, 1, event.finish_reason)
+        reason = event.finish_reason
+        self._requests.labels(self._model, reason, "").inc()
+        self._successes.labels(self._model, "abort" if reason == "cancelled" else reason).inc()
         _add(self._prompt_tokens, event.prompt_tokens)
         if event.completion_tokens:
             _observe(self._ttft, event.timing.ttft_ms / 1000)
@@ -142,7 +153,7 @@ class _Status(Collector):
         yield GaugeMetricFamily("paceline_up", "1 while the process answers.", value=1)
 
 
-# Every metric exists twice: paceline_NAME{model} and vllm:ALIAS{model_name}.
+# Those below exist twice: paceline_NAME{model} and vllm:ALIAS{model_name}.
 
 
 def _counters(

@@ -3,9 +3,9 @@
 An answer is the words "w0 w1 w2 …", two tokens a step. The last message (or prompt) may hold:
 `slow` (20 ms a step), `queued` (no step until it is cancelled), `hang` (one step, then nothing),
 `boom` (a Failed after the first step), `die` (the process ends), `refuse CODE` (Failed at once with
-that code), `echo` (answers with the whole conversation). The config's model may be `no-start`
-(StartFailed), `crash` (ends before hello) or `late` (waits for a file named by cache_dir before
-hello).
+that code; context_length_exceeded blames max_tokens), `echo` (answers with the whole conversation).
+The config's model may be `no-start` (StartFailed), `crash` (ends before hello) or `late` (waits for
+a file named by cache_dir before hello).
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ class Engine:
             words = [f"[{message.role}:{message.content}] " for message in submit.messages]
         if "refuse" in asked:
             code = asked.split("refuse ", 1)[1]
-            self._end(Failed(submit.id, code, f"Refused with {code}.", None))
+            param = "max_tokens" if code == "context_length_exceeded" else None
+            self._end(Failed(submit.id, code, f"Refused with {code} ({param}).", param))
             return
         if "die" in asked:
             os._exit(9)

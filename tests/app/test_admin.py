@@ -139,10 +139,22 @@ def test_the_controller_is_set_read_back_and_audited(api: Api):
             {"mode": "pinned", "drafter": "ngram", "draft_length": 17},
             "draft_length_out_of_range",
             "draft_length",
-            "0 to 16",
+            "between 0 and 16",
+        ),
+        (
+            {"mode": "pinned", "drafter": "ngram", "draft_length": 10**30},
+            "draft_length_out_of_range",
+            "draft_length",
+            "between 0 and 16",
+        ),
+        (
+            {"mode": "pinned", "drafter": "none", "draft_length": -1},
+            "draft_length_out_of_range",
+            "draft_length",
+            "between 0 and 16",
         ),
         ({"mode": "turbo"}, "invalid_value", "mode", "turbo"),
-        ({"drafter": "ngram"}, "invalid_value", None, "mode"),
+        ({"drafter": "ngram"}, "invalid_value", "mode", "mode"),
     ],
 )
 def test_a_wrong_setting_names_the_field_and_what_is_allowed(
@@ -155,6 +167,17 @@ def test_a_wrong_setting_names_the_field_and_what_is_allowed(
     assert problem.get("field") == field
     assert says in problem["detail"]
     assert api.client.get("/api/controller").json()["mode"] == "auto"
+
+
+def test_plain_decoding_can_be_pinned_with_a_draft_length_and_not_disabled(api: Api):
+    body = {"mode": "pinned", "drafter": "none", "draft_length": 4}
+    changed = api.client.put("/api/controller", json=body).json()
+    assert (changed["drafter"], changed["draft_length"]) == ("none", None)
+    api.client.put("/api/controller", json={"mode": "auto"})
+    refused = api.client.put("/api/drafters/none", json={"enabled": False})
+    assert refused.status_code == 400
+    assert "cannot be disabled" in refused.json()["detail"]
+    assert api.client.put("/api/drafters/none", json={"enabled": True}).json()["enabled"] is True
 
 
 def test_a_drafter_is_disabled_and_enabled(api: Api):
@@ -222,7 +245,10 @@ def test_requests_are_filtered_by_key_and_failure(api: Api):
         return found.json()["requests"]
 
     eventually(lambda: len(rows()) == 2)
-    assert [row["error_code"] for row in rows(failed="true")] == ["queue_full"]
+    failed = rows(failed="true")
+    assert [(row["error_code"], row["finish_reason"]) for row in failed] == [
+        ("queue_full", "error")
+    ]
     assert all(row["key_id"] == made["id"] for row in rows())
 
 
@@ -232,6 +258,33 @@ def test_series_has_points_in_time_order(api: Api):
         lambda: api.client.get(f"/api/series?from={now - 60}&to={now + 60}").json()["points"]
     )
     assert points == sorted(points, key=lambda point: point["time"])
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("from=nan", "from"),
+        ("from=-1", "from"),
+        ("from=1e400", "from"),
+        ("from=x", "from"),
+        ("to=inf", "to"),
+        ("to=1e300", "to"),
+        ("from=20&to=10", "from"),
+        ("from=10&to=10", "from"),
+        ("max_points=0", "max_points"),
+    ],
+)
+def test_a_wrong_series_names_the_parameter_as_it_was_sent(api: Api, query: str, field: str):
+    response = api.client.get(f"/api/series?{query}")
+    assert response.status_code == 400, response.text
+    assert response.json()["field"] == field
+    assert response.json()["detail"].startswith(field)
+
+
+def test_a_wrong_filter_names_the_parameter_as_it_was_sent(api: Api):
+    problem = api.client.get("/api/decisions?request=-1").json()
+    assert problem["field"] == "request"
+    assert "concerned" not in problem["detail"]
 
 
 def test_a_key_is_made_shown_once_and_revoked(api: Api):
@@ -256,14 +309,26 @@ def test_a_key_is_made_shown_once_and_revoked(api: Api):
         {"name": "", "scopes": ["inference"]},
         {"name": "x", "scopes": ["root"]},
         {"name": "x", "scopes": ["inference"], "expires_at": 1},
-        {"name": "x" * 201, "scopes": ["inference"]},
+        {"name": "x" * 65, "scopes": ["inference"]},
+        {"name": "a\nb", "scopes": ["inference"]},
+        {"name": " ", "scopes": ["inference"]},
     ],
 )
 def test_a_wrong_key_request_is_refused(api: Api, body: Any):
     assert api.client.post("/api/keys", json=body).status_code == 400
 
 
+@pytest.mark.parametrize("when", ["1e300", "253402300800", "-1", "1e999"])
+def test_a_key_expires_in_the_future_and_by_the_year_9999(api: Api, when: str):
+    content = f'{{"name": "x", "scopes": ["inference"], "expires_at": {when}}}'
+    headers = {"Content-Type": "application/json"}
+    response = api.client.post("/api/keys", content=content, headers=headers)
+    assert response.status_code == 400
+    assert when == "1e999" or response.json()["field"] == "expires_at"
+
+
 def test_metrics_have_own_names_and_vllm_aliases(api: Api):
+    api.client.post("/v1/completions", json={"model": MODEL, "prompt": "refuse queue_full"})
     with api.client_for(api.key("metrics:read")) as client:
         text = client.get("/metrics").text
     values = dict(re.findall(r"^(\S+?)(?:\{[^}]*\})? (\S+)$", text, re.M))
@@ -283,6 +348,8 @@ def test_metrics_have_own_names_and_vllm_aliases(api: Api):
         'vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name="scripted",position="1"}'
         in text
     )
+    assert 'paceline_requests_total{error="queue_full",finish_reason="error"' in text
+    assert not re.search(r'vllm:request_success_total\{finished_reason="(queue|cancel|error)', text)
     for name in ("paceline_engine_restarts_total", "paceline_storage_dropped_records_total"):
         assert name in values
     for name in ("time_to_first_token", "inter_token_latency", "e2e_request_latency"):

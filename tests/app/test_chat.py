@@ -152,6 +152,23 @@ def test_an_unknown_model_is_a_not_found_error_of_the_stock_client(api: Api):
     assert caught.value.param == "model"
 
 
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_an_error_of_the_engine_names_the_field_that_was_sent(api: Api, name: str):
+    messages = [{"role": "user", "content": "refuse context_length_exceeded"}]
+    error = chat(api, messages=messages, **{name: 9}).json()["error"]
+    assert error["param"] == name
+    assert f"({name})" in error["message"]
+
+
+@pytest.mark.parametrize("length", [17, -1, 5000, 10**30])
+def test_a_draft_length_out_of_range_has_one_answer(api: Api, length: int):
+    hello = [{"role": "user", "content": "hello"}]
+    error = chat(api, messages=hello, speculation={"draft_length": length}).json()["error"]
+    assert error["code"] == "draft_length_out_of_range"
+    assert error["param"] == "speculation.draft_length"
+    assert "between 0 and 16" in error["message"]
+
+
 @pytest.mark.parametrize(
     ("code", "status"),
     [

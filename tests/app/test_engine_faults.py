@@ -206,6 +206,11 @@ def test_an_engine_death_is_a_clear_error_and_serving_works_again(tmp_path: Path
                 assert "engine_restarting" in parts[-2] + parts[-1]
                 assert answers[0].status_code == 503
                 assert answers[0].json()["error"]["code"] == "engine_restarting"
+                rows = eventually(lambda: http.get("/api/requests").json()["requests"])
+                streamed = next(row for row in rows if row["transport"] == "sse")
+                assert streamed["completion_tokens"] == 2
+                assert streamed["e2e_ms"] >= streamed["ttft_ms"] > 0
+                assert {row["finish_reason"] for row in rows} == {"error"}
             else:
                 assert stream.status_code == 503
         ready = http.get("/health/ready")

@@ -173,6 +173,11 @@ def test_cancel_ends_the_running_response_and_keeps_its_text(api: Api):
         create(connection, "hang")
         created = receive(connection)["response"]["id"]
         send(connection, "response.cancel", response_id="resp_other")
+        send(connection, "response.cancel", response_id=7)
+        while (refused := receive(connection))["type"] != "error":
+            pass
+        assert (refused["code"], refused["param"]) == ("response_not_found", "response_id")
+        assert receive(connection)["code"] == "invalid_value"
         send(connection, "response.cancel", response_id=created)
         end = until_end(connection)[-1]
         assert end["type"] == "response.incomplete"
@@ -181,6 +186,12 @@ def test_cancel_ends_the_running_response_and_keeps_its_text(api: Api):
         text = until_end(connection)[-1]["response"]["output"][0]["content"][0]["text"]
     assert text == "[user:hang] [assistant:w0 w1 ] [user:echo] "
     api.idle()
+
+
+def test_cancel_is_refused_when_nothing_runs(api: Api):
+    with socket(api) as connection:
+        send(connection, "response.cancel")
+        assert receive(connection)["code"] == "response_not_found"
 
 
 def test_cancel_without_an_id_ends_a_response_that_still_waits(api: Api):
@@ -360,3 +371,10 @@ def test_an_expired_ticket_is_worth_nothing():
     tickets = Tickets(lifetime_s=0)
     ticket, _ = tickets.issue(None)  # type: ignore[arg-type]
     assert tickets.redeem(ticket) is None
+
+
+def test_an_error_of_the_engine_names_the_field_of_a_response_request(api: Api):
+    body = {"model": MODEL, "input": "refuse context_length_exceeded", "max_output_tokens": 9}
+    error = api.client.post("/v1/responses", json=body).json()["error"]
+    assert error["param"] == "max_output_tokens"
+    assert "(max_output_tokens)" in error["message"]

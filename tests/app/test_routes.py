@@ -64,7 +64,28 @@ def test_a_key_opens_exactly_the_routes_of_its_scopes(api: Api):
 
 def test_automatic_options_routes_are_not_a_way_in(api: Api):
     assert api.client_for(None).options("/api/state").status_code == 401
-    assert api.client.options("/api/state").status_code in (403, 405)
+    answer = api.client.options("/api/state")
+    assert answer.status_code == 204
+    assert "GET" in answer.headers["allow"]
+
+
+def test_health_answers_head_as_get(api: Api):
+    for path in ("/health/live", "/health/ready"):
+        answer = api.client_for(None).head(path)
+        assert (answer.status_code, answer.content) == (200, b"")
+
+
+def test_an_error_names_the_limit_the_methods_and_the_missing_field(api: Api):
+    large = api.client.post("/v1/completions", content=b" " * (2 * 1024 * 1024 + 1))
+    assert "2097152 bytes" in large.json()["error"]["message"]
+    wrong = api.client.post("/api/state")
+    assert "GET" in wrong.json()["detail"]
+    assert "GET" in wrong.headers["allow"]
+    missing = api.client.post("/v1/chat/completions", json={"model": MODEL}).json()["error"]
+    assert missing["param"] == "messages"
+    inner = {"model": MODEL, "messages": [{"content": "x"}]}
+    missing = api.client.post("/v1/chat/completions", json=inner).json()["error"]
+    assert missing["param"] == "messages[0].role"
 
 
 @pytest.mark.parametrize(
@@ -123,6 +144,10 @@ def test_messages_lose_paths_addresses_and_control_characters():
     text = clean("Failed in /usr/lib/python3/x.py at 0x7f00aa11bb22\nline2 " + "z" * 900)
     assert text.startswith("Failed in [path] at [address] line2")
     assert len(text) == 500
+    assert clean("GET /api/drafters lists them, /v1/models too") == (
+        "GET /api/drafters lists them, /v1/models too"
+    )
+    assert clean("in /apiary/x.py") == "in [path]"
     assert clean("use https://example.org/a/b") == "use https://example.org/a/b"
 
 

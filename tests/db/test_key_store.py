@@ -19,6 +19,7 @@ from app.db import tables
 from app.db.engine import create_engine
 from app.db.errors import DatabaseError
 from app.db.keys import KeyStore, load_pepper
+from app.db.migrate import has_keys
 from app.telemetry.writer import Writer
 from tests.db.databases import Outage
 
@@ -208,6 +209,22 @@ async def test_known_keys_work_through_an_outage_and_changes_fail_clearly(
     await keys.revoke(record.id)
     assert keys.find(secret) is None
     await engine.dispose()
+
+
+async def test_only_keys_that_a_start_does_not_make_again_need_their_pepper(
+    keys: KeyStore, url: str
+) -> None:
+    assert not has_keys(url)
+    await keys.bootstrap(SECRET, "console", SCOPES)
+    assert not has_keys(url)
+    await keys.create("ci", SCOPES)
+    assert has_keys(url)
+
+
+async def test_a_revoked_bootstrap_key_needs_its_pepper(keys: KeyStore, url: str) -> None:
+    record = await keys.bootstrap(SECRET, "console", SCOPES)
+    await keys.revoke(record.id)
+    assert has_keys(url)
 
 
 def test_the_pepper_is_made_once_and_kept_private(tmp_path: Path) -> None:

@@ -127,6 +127,63 @@ def test_a_damaged_key_pepper_ends_with_3(tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
+def test_a_missing_key_pepper_is_not_replaced_while_there_are_keys(tmp_path: Path) -> None:
+    where = ("--data-dir", str(tmp_path))
+    assert paceline("keys", "create", "laptop", *where).returncode == 0
+    pepper = (tmp_path / "pepper").read_bytes()
+    (tmp_path / "pepper").unlink()
+    for command in (("serve", "--port", str(free_port())), ("keys", "list")):
+        done = paceline(*command, *where)
+        assert done.returncode == 3
+        assert f"{tmp_path}/pepper is missing" in done.stderr
+        assert "delete the keys" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert not (tmp_path / "pepper").exists()
+    (tmp_path / "pepper").write_bytes(pepper)
+    assert "laptop" in paceline("keys", "list", *where).stdout
+
+
+def test_keys_of_a_data_directory_that_is_not_there_end_with_3(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    for command in (("list",), ("revoke", "key_x")):
+        done = paceline("keys", *command, "--data-dir", str(missing))
+        assert done.returncode == 3
+        assert f"There is no data directory {missing}" in done.stderr
+        assert not missing.exists()
+
+
+def test_an_unusable_data_directory_ends_with_3(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = paceline("db", "upgrade", "--data-dir", str(tmp_path / "file"))
+    assert done.returncode == 3
+    assert "Cannot write to the data directory" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("a\nb",), ("",), ("x" * 65,), ("\x1b[31m",), ("laptop", "--days", "9999999")]
+)
+def test_a_key_that_cannot_be_made_is_a_usage_error(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    done = paceline("keys", "create", *arguments, "--data-dir", str(tmp_path / "data"))
+    assert done.returncode == 2
+    assert "Cannot make this key" in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_keys_with_odd_times_are_listed(tmp_path: Path) -> None:
+    import sqlite3
+
+    where = ("--data-dir", str(tmp_path))
+    assert paceline("keys", "create", "laptop", *where).returncode == 0
+    for value in (1e300, -1e300, 9e999, 0):
+        with sqlite3.connect(tmp_path / "paceline.db") as database:
+            database.execute("UPDATE api_keys SET expires_at = ?, last_used = ?", (value, value))
+        done = paceline("keys", "list", *where)
+        assert done.returncode == 0, done.stderr
+        assert "laptop" in done.stdout
+
+
 def test_a_database_of_a_newer_version_ends_with_3(tmp_path: Path) -> None:
     import sqlite3
 

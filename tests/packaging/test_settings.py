@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.failures import SettingsError
+from app.failures import SettingsError, StartError
 from app.settings import FIELDS, SECRETS, load_settings, prepare_data_dir
 from engine.config import EngineConfig
 
@@ -124,5 +124,5 @@ def test_the_database_lies_in_the_data_directory_unless_a_url_is_given(tmp_path:
 def test_a_data_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(SettingsError, match="Cannot write to the data directory"):
+    with pytest.raises(StartError, match="Cannot write to the data directory"):
         prepare_data_dir(load_settings({"data_dir": str(file)}, {}))
