@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from typing import Any
 
 from sqlalchemy import event
@@ -61,6 +63,26 @@ def create_engine(
     )
 
 
+def _use_wal(cursor: Any, wait_s: float) -> None:
+    """Sets the journal mode, waiting up to wait_s for other processes that do the same.
+
+    Waits by itself: SQLite skips its own busy timeout when two connections that both read the file
+    want to change the mode, and refuses one of them at once."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            # Asked first: changing the mode needs a write lock, even to the mode already set.
+            cursor.execute("PRAGMA journal_mode")
+            if str(cursor.fetchone()[0]).lower() != "wal":
+                cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() >= deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
 def set_pragmas(engine: Engine, busy_timeout_ms: int) -> None:
     """Sets up every SQLite connection that the engine makes."""
 
@@ -69,10 +91,7 @@ def set_pragmas(engine: Engine, busy_timeout_ms: int) -> None:
         try:
             cursor = connection.cursor()
             cursor.execute(f"PRAGMA busy_timeout={busy_timeout_ms}")
-            # Asked first: changing the mode needs a write lock, even to the mode already set.
-            cursor.execute("PRAGMA journal_mode")
-            if str(cursor.fetchone()[0]).lower() != "wal":
-                cursor.execute("PRAGMA journal_mode=WAL")
+            _use_wal(cursor, busy_timeout_ms / 1000)
             cursor.execute("PRAGMA synchronous=NORMAL")
             cursor.execute("PRAGMA foreign_keys=ON")
             cursor.close()
