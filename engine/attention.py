@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.batch import Batch, Chunk
-from engine.decoder import Attend, Shape
 from engine.kv import KvPool
+from engine.shape import Attend, Shape
 
 
 class Attention(Protocol):

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from engine.batch import Batch
-from engine.decoder import Attend, Shape
 from engine.errors import StartError
 from engine.kv import KvPool
+from engine.shape import Attend, Shape
 
 WORKSPACE_BYTES = 128 * 1024 * 1024
 

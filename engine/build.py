@@ -128,4 +128,4 @@ def open_engine(
         max_draft_length=config.max_draft_length,
         vocabulary=shape.vocabulary,
     )
-    return engine, Intake(target.text, limits, stop_ids, engine.enabled.get)
+    return engine, Intake(target.text, limits, stop_ids, engine.drafting.enabled.get)

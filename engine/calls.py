@@ -30,9 +30,9 @@ def answer(body: CallBody, engine: Engine, text: Text) -> object:
         case SetController():
             return set_controller(engine, body)
         case SetDrafter(name=name, enabled=enabled):
-            if name not in engine.drafters:
+            if name not in engine.drafting.drafters:
                 raise RequestError("unknown_drafter", _unknown(engine, name), "name")
-            engine.set_enabled(name, enabled)
+            engine.drafting.set_enabled(name, enabled)
             return next(state for state in drafter_states(engine) if state.name == name)
         case GetReport():
             return engine.controller.report()
@@ -57,14 +57,20 @@ def answer(body: CallBody, engine: Engine, text: Text) -> object:
 
 def set_controller(engine: Engine, body: SetController) -> ControllerState:
     """Check and apply an operator's setting; it holds from the next step on."""
-    if body.drafter is not None and body.drafter != NONE and body.drafter not in engine.drafters:
+    if (
+        body.drafter is not None
+        and body.drafter != NONE
+        and body.drafter not in engine.drafting.drafters
+    ):
         raise RequestError("unknown_drafter", _unknown(engine, body.drafter), "drafter")
-    length, largest = body.draft_length, engine.max_draft_length
+    length, largest = body.draft_length, engine.drafting.max_draft_length
     if length is not None and not 0 <= length <= largest:
         message = f"draft_length must be between 0 and {largest}, not {length}."
         raise RequestError("draft_length_out_of_range", message, "draft_length")
     if body.mode == "pinned" and body.drafter is None:
-        message = "mode pinned needs a drafter: " + ", ".join([NONE, *engine.drafters]) + "."
+        message = (
+            "mode pinned needs a drafter: " + ", ".join([NONE, *engine.drafting.drafters]) + "."
+        )
         raise RequestError("bad_setting", message, "drafter")
     if body.mode != "pinned" and (body.drafter is not None or length is not None):
         message = f"mode {body.mode} takes neither drafter nor draft_length; use mode pinned."
@@ -86,13 +92,14 @@ def drafter_states(engine: Engine) -> tuple[DrafterState, ...]:
     return (
         plain,
         *(
-            DrafterState(name, drafter.kind, engine.enabled[name], engine.max_draft_length)
-            for name, drafter in engine.drafters.items()
+            DrafterState(
+                name, drafter.kind, engine.drafting.enabled[name], engine.drafting.max_draft_length
+            )
+            for name, drafter in engine.drafting.drafters.items()
         ),
     )
 
 
 def _unknown(engine: Engine, name: str) -> str:
-    return (
-        f"there is no drafter {name[:64]!r}; choose one of {', '.join([NONE, *engine.drafters])}."
-    )
+    known = ", ".join([NONE, *engine.drafting.drafters])
+    return f"there is no drafter {name[:64]!r}; choose one of {known}."

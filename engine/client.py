@@ -23,6 +23,7 @@ from engine.wire import (
     Finished,
     Hello,
     Progress,
+    PromptLogprobs,
     Reply,
     SetController,
     SetDrafter,
@@ -32,7 +33,7 @@ from engine.wire import (
 )
 
 State = Literal["starting", "ready", "restarting", "failed", "stopped"]
-Event = Delta | Finished | Failed
+Event = Delta | PromptLogprobs | Finished | Failed
 
 BACKOFF_FIRST_S = 0.5
 BACKOFF_MAX_S = 30.0
@@ -77,7 +78,7 @@ class Stream(AsyncIterator[Event]):
         if self._ended:
             raise StopAsyncIteration
         event = await self._events.get()
-        self._ended = not isinstance(event, Delta)
+        self._ended = isinstance(event, Finished | Failed)
         return event
 
     def cancel(self) -> None:
@@ -289,6 +290,9 @@ class EngineClient:
                 for delta in items:
                     if stream := self._streams.get(delta.id):
                         stream.put(delta)
+            case PromptLogprobs():
+                if stream := self._streams.get(message.id):
+                    stream.put(message)
             case Finished() | Failed():
                 if stream := self._streams.pop(message.id, None):
                     self._finish(stream, message)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.decoder import Shape
 from engine.device import Device
 from engine.errors import StartError
+from engine.shape import Shape
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engine.decoder import Decoder, Layer, Scales, Shape
+from engine.decoder import Decoder, Layer, Scales
 from engine.device import Device
 from engine.embedded import ModelError, ensure_embedded
 from engine.errors import StartError
+from engine.shape import Shape
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "granite")
 """Model types that fit the lean decoder. Tests hold each equal to its transformers module."""

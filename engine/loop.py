@@ -9,34 +9,30 @@ from collections.abc import Callable, Generator, Sequence
 
 from controller.contract import (
     NONE,
-    Allotment,
-    BatchView,
     Controller,
     Features,
-    Offer,
     Plan,
     RequestOutcome,
     StepOutcome,
 )
-from engine.batch import Chunk
+from engine.assemble import assemble
 from engine.commit import Commit
 from engine.drafters.base import Drafter
+from engine.drafting import Drafting, Offers
+from engine.drafts import Draft
 from engine.errors import RequestError
 from engine.executor import Executor, Verified
 from engine.meter import Meter
 from engine.request import Request
 from engine.scheduler import Scheduler, Work
-from engine.wire import Deltas, Failed, Finished, FinishReason
+from engine.wire import Deltas, Failed, Finished, FinishReason, PromptLogprobs
 
 log = logging.getLogger(__name__)
 
-Emit = Callable[[Deltas | Finished | Failed], None]
+Emit = Callable[[Deltas | PromptLogprobs | Finished | Failed], None]
 
 MOST_FAILURES = 3
 """After so many failed steps in a row the process ends: a new one gets a fresh device context."""
-
-MAX_ROWS = 512
-"""Most rows of decoding requests in one step, drafts included."""
 
 
 class Engine:
@@ -54,10 +50,10 @@ class Engine:
     ) -> None:
         self.executor = executor
         self.scheduler = scheduler
-        self.drafters = {drafter.name: drafter for drafter in drafters}
-        self.enabled = dict.fromkeys(self.drafters, True)
+        self.drafting = Drafting(
+            drafters, controller, max_draft_length, executor.decoder.shape.vocabulary
+        )
         self.controller = controller
-        self.max_draft_length = max_draft_length
         self.meter = Meter()
         self.steps = 0
         self._failures = 0
@@ -81,11 +77,6 @@ class Engine:
         if request is not None:
             self._finish(request, "cancelled", None)
 
-    def set_enabled(self, drafter: str, enabled: bool) -> None:
-        """Let a drafter draft or not, from the next step on. It keeps following the text."""
-        self.enabled[drafter] = enabled
-        self.controller.set_enabled(drafter, enabled)
-
     # --- one step -----------------------------------------------------------------------------
 
     def step(self) -> bool:
@@ -101,7 +92,7 @@ class Engine:
         except Exception:
             log.exception("step %d failed; its requests end with an error", self.steps)
             message = "the engine failed while computing this step; please retry."
-            for request in (*work.decoding, *(prefill.request for prefill in work.prefills)):
+            for request in work.requests:
                 self._fail(request, "internal", message)
             self._failures += 1
             if self._failures >= MOST_FAILURES:
@@ -112,15 +103,15 @@ class Engine:
 
     def _run(self, work: Work) -> None:
         begin = time.perf_counter()
-        offers = self._offers(work.decoding)
+        offers = self.drafting.offers(work.decoding)
         offered = time.perf_counter()
-        plan = self._plan(work, offers)
+        plan = self.drafting.plan(self.steps, work, offers)
         planned = time.perf_counter()
-        drafts = self._draft(work.decoding, plan.allotments)
+        drafts = self.drafting.draft(work.decoding, plan.allotments)
         drafted = time.perf_counter()
-        results = self.executor.verify(self._chunks(work, drafts)).result()
+        results = self.executor.verify(assemble(work, drafts)).result()
         verified = time.perf_counter()
-        outcomes, first_tokens, ended = self._commit(work, plan, drafts, offers, results)
+        outcomes, first_tokens = self._commit(work, plan, drafts, offers, results)
         done = time.perf_counter()
         draft_seconds = (offered - begin) + (drafted - planned)
         outcome = StepOutcome(
@@ -140,110 +131,24 @@ class Engine:
                 self.controller.observe(outcome)
             except Exception:
                 log.exception("the controller failed to observe step %d", self.steps)
-        for request in ended:
-            self._finish(request, request.output.finish_reason or "stop", request.output.matched)
-
-    def _offers(self, decoding: Sequence[Request]) -> dict[tuple[int, str], Offer]:
-        offers: dict[tuple[int, str], Offer] = {}
-        for request in decoding:
-            if min(request.remaining - 1, self.max_draft_length) < 1:
-                continue  # no draft could be committed
-            for name, drafter in self.drafters.items():
-                if not self.enabled[name]:
-                    continue
-                try:
-                    offer = drafter.offer(request)
-                except Exception:
-                    log.exception("drafter %s failed for request %d", name, request.id)
-                    continue
-                if offer is not None:
-                    offers[request.id, name] = offer
-        return offers
-
-    def _plan(self, work: Work, offers: dict[tuple[int, str], Offer]) -> Plan:
-        """The controller's plan; plain decoding when the controller itself fails."""
-        decoding = work.decoding
-        if not decoding:
-            return Plan(())
-        batch = BatchView(
-            step=self.steps,
-            requests=[request.view() for request in decoding],
-            prefill_rows=sum(prefill.rows for prefill in work.prefills),
-            free_rows=max(0, MAX_ROWS - len(decoding)),
-        )
-        try:
-            return self.controller.plan(batch, list(offers.values()))
-        except Exception:
-            log.exception("the controller failed to plan step %d", self.steps)
-            return Plan(tuple(Allotment(request.id, NONE, 0) for request in decoding))
-
-    def _draft(
-        self, decoding: Sequence[Request], allotments: Sequence[Allotment]
-    ) -> list[list[int]]:
-        """One draft per decoding request, empty for plain decoding. Ids the target does not know
-        end a draft at their place."""
-        drafts: list[list[int]] = [[] for _ in decoding]
-        vocabulary = self.executor.decoder.shape.vocabulary
-        for name, drafter in self.drafters.items():
-            asked = [
-                (index, min(allotment.length, self.max_draft_length, decoding[index].remaining - 1))
-                for index, allotment in enumerate(allotments)
-                if allotment.drafter == name and allotment.length > 0
-            ]
-            if not asked:
-                continue
-            requests = [decoding[index] for index, _ in asked]
-            try:
-                proposed = drafter.propose(requests, [length for _, length in asked])
-            except Exception:
-                log.exception("drafter %s failed to propose", name)
-                continue
-            for (index, length), draft in zip(asked, proposed, strict=True):
-                known = draft[:length]
-                for place, token in enumerate(known):
-                    if not 0 <= token < vocabulary:
-                        known = known[:place]
-                        break
-                drafts[index] = known
-        return drafts
-
-    def _chunks(self, work: Work, drafts: Sequence[list[int]]) -> list[Chunk]:
-        chunks = [
-            Chunk(
-                request=request.id,
-                ids=[request.tokens[-1], *draft],
-                start=request.computed,
-                pages=request.pages,
-                draw=request.draw,
-                drafted=len(draft),
-            )
-            for request, draft in zip(work.decoding, drafts, strict=True)
-        ]
-        for prefill in work.prefills:
-            request, start = prefill.request, prefill.request.computed
-            chunks.append(
-                Chunk(
-                    request=request.id,
-                    ids=request.tokens[start : start + prefill.rows],
-                    start=start,
-                    pages=request.pages,
-                    draw=request.draw,
-                    wanted=prefill.last,
-                )
-            )
-        return chunks
+        for request in work.requests:
+            if (
+                request.output.finish_reason is not None
+                and self.scheduler.find(request.name) is request
+            ):
+                self._finish(request, request.output.finish_reason, request.output.matched)
 
     def _commit(
         self,
         work: Work,
         plan: Plan,
-        drafts: Sequence[list[int]],
-        offers: dict[tuple[int, str], Offer],
+        drafts: Sequence[Draft],
+        offers: Offers,
         results: Sequence[Verified],
-    ) -> tuple[list[RequestOutcome], int, list[Request]]:
-        """Stream tokens and teach the drafters. Returns the outcomes of the decoding requests,
-        how many first tokens came out, and the requests that ended."""
-        commit = Commit(self.steps, self.drafters)
+    ) -> tuple[list[RequestOutcome], int]:
+        """Stream tokens and teach the drafters. Returns the outcomes of the decoding requests and
+        how many first tokens came out."""
+        commit = Commit(self.steps, self.drafting.drafters)
         outcomes: list[RequestOutcome] = []
         first_tokens = 0
         by_request = {result.request: result for result in results}
@@ -262,13 +167,7 @@ class Engine:
                     first_tokens += commit.first(prefill.request, result)
         if commit.deltas:
             self._emit(Deltas(tuple(commit.deltas)))
-        ended = [
-            request
-            for request in (*work.decoding, *(prefill.request for prefill in work.prefills))
-            if request.output.finish_reason is not None
-            and self.scheduler.find(request.name) is request
-        ]
-        return outcomes, first_tokens, ended
+        return outcomes, first_tokens
 
     @contextlib.contextmanager
     def _own_fault(self, request: Request) -> Generator[None]:
@@ -292,7 +191,7 @@ class Engine:
                 stop=matched,
                 prompt_tokens=request.prompt_length,
                 completion_tokens=request.produced,
-                speculation=request.speculation(self.max_draft_length),
+                speculation=request.speculation(self.drafting.max_draft_length),
                 timing=request.timing(time.perf_counter()),
             )
         )
@@ -305,6 +204,4 @@ class Engine:
 
     def _forget(self, request: Request) -> None:
         self.scheduler.remove(request)
-        self.controller.forget(request.id)
-        for drafter in self.drafters.values():
-            drafter.forget(request.id)
+        self.drafting.forget(request.id)

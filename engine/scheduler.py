@@ -26,6 +26,11 @@ class Work:
     def __bool__(self) -> bool:
         return bool(self.decoding or self.prefills)
 
+    @property
+    def requests(self) -> list[Request]:
+        """Every request that has rows in the step."""
+        return [*self.decoding, *(prefill.request for prefill in self.prefills)]
+
 
 class Scheduler:
     """First come, first served. A request is admitted when its pages, prompt and every token it
@@ -39,6 +44,9 @@ class Scheduler:
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self._live: dict[str, Request] = {}
+        self.preemptions = 0
+        self.prefix_queried_tokens = 0
+        self.prefix_hit_tokens = 0
 
     @property
     def full(self) -> bool:

@@ -18,18 +18,40 @@ TokenKind = Literal["plain", "accepted", "correction", "bonus"]
 FinishReason = Literal["stop", "length", "cancelled"]
 
 
+class Grammar(msgspec.Struct, frozen=True):
+    """What the output must match. source: a JSON schema, a regular expression or a grammar in
+    the notation of the grammar library; empty for json_object."""
+
+    kind: Literal["json_object", "json_schema", "regex", "grammar"]
+    source: str = ""
+
+
 class Sampling(msgspec.Struct, frozen=True):
-    """temperature 0 is greedy. top_k 0 and top_p 1.0 mean no filter. seed None: unseeded.
-    max_tokens None: as many as the context holds."""
+    """temperature 0 is greedy. top_k 0, top_p 1.0 and min_p 0.0 mean no filter. seed None:
+    unseeded. max_tokens None: as many as the context holds. min_tokens: no end or stop token
+    before so many. bad_words: texts whose last token is never drawn after their first ones.
+    allowed_token_ids None: all. logprobs: how many alternatives besides the token's own, None for
+    no logprobs at all; prompt_logprobs likewise for every prompt token after the first."""
 
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
     seed: int | None = None
     max_tokens: int | None = None
+    min_tokens: int = 0
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    bad_words: tuple[str, ...] = ()
+    allowed_token_ids: tuple[int, ...] | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -41,7 +63,8 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
-    """Exactly one of messages, prompt and prompt_ids is set. id is unique per connection."""
+    """Exactly one of messages, prompt and prompt_ids is set. id is unique per connection.
+    priority: lower runs first; equal ones in order of arrival."""
 
     id: str
     sampling: Sampling
@@ -50,6 +73,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     prompt_ids: tuple[int, ...] | None = None
     speculation: Wish = Wish()
     tenant: str = ""
+    priority: int = 0
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
@@ -162,12 +186,33 @@ class StartFailed(msgspec.Struct, frozen=True, tag="start_failed"):
     message: str
 
 
+class Alternative(msgspec.Struct, frozen=True, array_like=True):
+    """A token with its own text (replacement characters where data is not whole UTF-8), its bytes
+    and its natural log probability in the target's raw distribution: temperature 1, no filter,
+    penalty or mask."""
+
+    token: int
+    text: str
+    data: bytes
+    logprob: float
+
+
+class Logprob(msgspec.Struct, frozen=True, array_like=True):
+    """A token's log probability and its rank (1: the most likely), and the most likely tokens,
+    best first."""
+
+    chosen: Alternative
+    rank: int
+    top: tuple[Alternative, ...]
+
+
 class Piece(msgspec.Struct, frozen=True, array_like=True):
     """One committed token with the text it released (may be empty) and where it came from."""
 
     token: int
     text: str
     kind: TokenKind
+    logprob: Logprob | None = None
 
 
 class Delta(msgspec.Struct, frozen=True):
@@ -185,6 +230,14 @@ class Delta(msgspec.Struct, frozen=True):
 
 class Deltas(msgspec.Struct, frozen=True, tag="deltas"):
     items: tuple[Delta, ...]
+
+
+class PromptLogprobs(msgspec.Struct, frozen=True, tag="prompt_logprobs"):
+    """Sent before the first Delta of a request that asked: one entry per prompt token, None for
+    the first, which nothing predicts."""
+
+    id: str
+    items: tuple[Logprob | None, ...]
 
 
 class Speculation(msgspec.Struct, frozen=True):
@@ -265,7 +318,8 @@ class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
 
     time: seconds since the epoch. tokens counts all output tokens; drafted_tokens those of them
     that were accepted drafts. tpot_ms: mean time per output token and request over the interval,
-    None when nothing decoded. decisions: opened or updated since the last snapshot."""
+    None when nothing decoded. prefix_*: prompt tokens looked up in the prefix cache and found
+    there. decisions: opened or updated since the last snapshot."""
 
     time: float
     interval_s: float
@@ -287,6 +341,11 @@ class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
     decisions: tuple[Decision, ...]
     controller: ControllerState
     drafters: tuple[DrafterState, ...]
+    preemptions: int = 0
+    prefix_queried_tokens: int = 0
+    prefix_hit_tokens: int = 0
 
 
-FromEngine = Progress | Hello | StartFailed | Deltas | Finished | Failed | Reply | Snapshot
+FromEngine = (
+    Progress | Hello | StartFailed | Deltas | PromptLogprobs | Finished | Failed | Reply | Snapshot
+)

@@ -262,6 +262,9 @@ def _snapshot(engine: Engine, interval_s: float, forwards: int) -> Snapshot:
         decisions=tuple(engine.controller.take_decisions()),
         controller=controller_state(engine),
         drafters=drafter_states(engine),
+        preemptions=scheduler.preemptions,
+        prefix_queried_tokens=scheduler.prefix_queried_tokens,
+        prefix_hit_tokens=scheduler.prefix_hit_tokens,
     )
 
 

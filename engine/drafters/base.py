@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from controller.contract import Offer, ShadowScore
+from engine.drafts import Draft
 from engine.request import Request
 
 
@@ -26,7 +27,7 @@ class Drafter(Protocol):
         """What it could draft after the committed text; None when it has nothing. Cheap."""
         ...
 
-    def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> list[list[int]]:
+    def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> list[Draft]:
         """Drafts of at most the given lengths, one list per request."""
         ...
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from controller.contract import Features, Offer, ShadowScore
 from controller.shadow import ShadowCursor
+from engine.drafts import Draft
 from engine.request import Request
 
 MAX_N = 5
@@ -106,9 +107,9 @@ class NgramDrafter:
         features = state.index.features(matched, state.start, state.cursor.streak)
         return Offer(request.id, self.name, self._max, features)
 
-    def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> list[list[int]]:
+    def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> list[Draft]:
         return [
-            self._states[request.id].index.draft(self._states[request.id].start, length)
+            Draft(self._states[request.id].index.draft(self._states[request.id].start, length))
             for request, length in zip(requests, lengths, strict=True)
         ]
 

@@ -20,7 +20,7 @@ from engine.build import Target, adaptive, open_engine, open_target
 from engine.config import EngineConfig
 from engine.draw import Draw
 from engine.request import Request
-from engine.wire import Deltas, Failed, Finished, Message, Sampling, Submit
+from engine.wire import Deltas, Failed, Finished, Message, PromptLogprobs, Sampling, Submit
 from tests.engine.scripted import ScriptedController
 
 TIE = 1e-3
@@ -95,7 +95,7 @@ def decode(
     batch: int,
 ) -> tuple[list[list[int]], Outcome]:
     """Output ids of each prompt, at most `batch` at a time; pages checked after every step."""
-    events: list[Deltas | Finished | Failed] = []
+    events: list[Deltas | PromptLogprobs | Finished | Failed] = []
     controller = arm.controller(config)
     engine, intake = open_engine(config, target, controller, events.append)
     outcome = Outcome(arm.name, batch)

@@ -25,8 +25,8 @@ from controller.contract import (
     Wish,
 )
 from engine.batch import Batch
-from engine.decoder import Attend, Shape
 from engine.device import Device
+from engine.drafts import Draft
 from engine.draw import Draw
 from engine.executor import Executor
 from engine.loop import Engine
@@ -34,7 +34,8 @@ from engine.output import Output
 from engine.pages import Pages
 from engine.request import Request
 from engine.scheduler import Scheduler
-from engine.wire import Deltas, Failed, Finished, Piece
+from engine.shape import Attend, Shape
+from engine.wire import Deltas, Failed, Finished, Piece, PromptLogprobs
 
 Logits = Callable[[int, int], Sequence[float]]
 """(last token, its position) -> logits of the next token."""
@@ -94,9 +95,9 @@ class ScriptedDrafter:
     def offer(self, request: Request) -> Offer | None:
         return Offer(request.id, self.name, self._max, Features(match_length=1))
 
-    def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> list[list[int]]:
+    def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> list[Draft]:
         return [
-            self._script(request.tokens, length)
+            Draft(self._script(request.tokens, length))
             for request, length in zip(requests, lengths, strict=True)
         ]
 
@@ -170,7 +171,7 @@ class Harness:
         decoder: Any = ScriptedDecoder(vocabulary, logits)
         self.executor = Executor(decoder, NoAttention(), device, 4)
         self.executor._generator.manual_seed(1234)
-        self.events: list[Deltas | Finished | Failed] = []
+        self.events: list[Deltas | PromptLogprobs | Finished | Failed] = []
         self.controller = ScriptedController(choose)
         self.engine = Engine(
             self.executor,
@@ -231,6 +232,6 @@ class Harness:
 
     def end(self, request: Request) -> Finished | Failed:
         for event in self.events:
-            if not isinstance(event, Deltas) and event.id == request.name:
+            if isinstance(event, Finished | Failed) and event.id == request.name:
                 return event
         raise AssertionError(f"{request.name} has not ended")

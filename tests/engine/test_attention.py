@@ -9,10 +9,10 @@ import torch
 from engine.attention import TorchAttention
 from engine.attention_flashinfer import FlashInferAttention
 from engine.batch import Batch, Chunk, pack
-from engine.decoder import Shape
 from engine.device import Device
 from engine.draw import Draw
 from engine.kv import KvPool
+from engine.shape import Shape
 
 CPU = Device(torch.device("cpu"), torch.float32)
 SHAPE = Shape(1, 6, 2, 8, 48, 10, 64)

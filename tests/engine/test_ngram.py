@@ -100,7 +100,7 @@ def test_the_shadow_scores_what_really_running_alone_would_get(
     at = 0
     while at < len(text):
         offer = live.offer(request)
-        draft = live.propose([request], [longest])[0] if offer else []
+        draft = live.propose([request], [longest])[0].tokens if offer else []
         accepted = 0
         while accepted < len(draft) and at + accepted < len(text):
             if draft[accepted] != text[at + accepted]:
