@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -12,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from app.failures import SettingsError, StartError
+from controller.contract import MAX_SCHEDULE_REQUESTS
 from engine.config import EngineConfig
 
 EMBEDDED_NAME = "smollm2-135m-instruct"
@@ -104,6 +106,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=0, le=64)] | None,
         Meta(description="draft length at start, for mode pinned; default: the controller picks"),
     ] = None
+    draft_schedule: Annotated[
+        str,
+        Meta(
+            description="draft length by decoding requests at start, for mode pinned: 4:2,8:1 is "
+            "D = 2 up to 4 requests, 1 up to 8, then 0"
+        ),
+    ] = ""
+    max_drafting_requests: Annotated[
+        Annotated[int, Meta(ge=0, le=MAX_SCHEDULE_REQUESTS)] | None,
+        Meta(description="nobody drafts while more requests decode; default: no limit"),
+    ] = None
     ui_port: Annotated[Port, Meta(description="port of the console")] = 8501
     ui_origin: Annotated[
         str,
@@ -171,8 +184,8 @@ def check_mode(settings: Settings) -> None:
     length, largest = settings.draft_length, settings.max_draft_length
     if settings.mode == "pinned" and not settings.drafter:
         raise SettingsError("mode pinned needs a drafter: give --drafter or PACELINE_DRAFTER")
-    for name in ("drafter", "draft_length"):
-        if settings.mode != "pinned" and getattr(settings, name) is not None:
+    for name in ("drafter", "draft_length", "draft_schedule"):
+        if settings.mode != "pinned" and getattr(settings, name) not in (None, ""):
             raise SettingsError(
                 f"--{name.replace('_', '-')} ({PREFIX}{name.upper()}) works with --mode pinned "
                 f"only, and the mode is {settings.mode}"
@@ -181,6 +194,36 @@ def check_mode(settings: Settings) -> None:
         raise SettingsError(
             f"--draft-length ({PREFIX}DRAFT_LENGTH) is {length}, above --max-draft-length {largest}"
         )
+    if settings.draft_schedule and length is not None:
+        raise SettingsError("--draft-schedule takes the place of --draft-length: give one of them")
+    if settings.max_drafting_requests is not None and settings.mode == "off":
+        raise SettingsError("--max-drafting-requests has no effect in mode off: leave it out")
+    schedule(settings)
+
+
+def schedule(settings: Settings) -> tuple[tuple[int, int], ...]:
+    """draft_schedule as (largest number of decoding requests, D). Raises SettingsError."""
+    entries: list[tuple[int, int]] = []
+    for part in filter(None, settings.draft_schedule.split(",")):
+        match = re.fullmatch(r"\s*(\d{1,7})\s*:\s*(\d{1,2})\s*", part)
+        if match is None:
+            raise SettingsError(
+                f"--draft-schedule ({PREFIX}DRAFT_SCHEDULE): {part.strip()[:40]!r} is not "
+                "REQUESTS:LENGTH; write for instance 4:2,8:1"
+            )
+        entries.append((int(match[1]), int(match[2])))
+    sizes = [size for size, _ in entries]
+    if sizes != sorted(set(sizes)) or any(not 1 <= size <= MAX_SCHEDULE_REQUESTS for size in sizes):
+        raise SettingsError(
+            f"--draft-schedule ({PREFIX}DRAFT_SCHEDULE): the numbers of requests must rise, from 1 "
+            f"to {MAX_SCHEDULE_REQUESTS}"
+        )
+    if any(length > settings.max_draft_length for _, length in entries):
+        raise SettingsError(
+            f"--draft-schedule ({PREFIX}DRAFT_SCHEDULE) has a draft length above "
+            f"--max-draft-length {settings.max_draft_length}"
+        )
+    return tuple(entries)
 
 
 def settings_of(options: argparse.Namespace) -> Settings:

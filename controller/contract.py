@@ -13,6 +13,10 @@ from typing import Literal, Protocol
 
 Mode = Literal["auto", "pinned", "off"]
 
+MAX_SCHEDULE_ENTRIES = 64
+MAX_SCHEDULE_REQUESTS = 1_000_000
+"""Bounds of a table of D by batch size."""
+
 NONE = "none"
 """Name of plain decoding; its draft length is always 0."""
 
@@ -31,12 +35,18 @@ class Wish:
 class Setting:
     """The operator's setting. In `pinned` mode `drafter` is set; `draft_length` None there means
     that the controller picks D for the pinned drafter. `max_draft_length` is the operator's
-    limit."""
+    limit.
+
+    schedule: pinned D by batch size as (largest number of decoding requests, D) in rising order;
+    larger batches do not draft. max_drafting_requests: nobody drafts while more requests
+    decode; None is no limit."""
 
     mode: Mode = "auto"
     drafter: str | None = None
     draft_length: int | None = None
     max_draft_length: int = 16
+    schedule: tuple[tuple[int, int], ...] = ()
+    max_drafting_requests: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from controller.planner import Allocation, allocate, expected, uniform
 from controller.precedence import check_setting
 from controller.probing import Probe, Probing
 from controller.regime import Sample
+from controller.schedule import at_batch
 
 PRICE_RATE = 0.1
 ROW_COST_ROWS = 4
@@ -108,11 +109,12 @@ class AdaptiveController:
             self._journal.guard_ended()
             self._probing.reset()
         n = len(batch.requests)
+        setting = at_batch(self._setting, n)
         context_tokens = sum(r.context_len for r in batch.requests)
         lineup = line_up(
             batch,
             offers,
-            self._setting,
+            setting,
             self._enabled,
             self.acceptance,
             self.cost,
@@ -134,7 +136,7 @@ class AdaptiveController:
         if not rows:
             costs[0] = curve[0] + self.cost.overhead_ms(n, False)
         best = allocate(costs, tokens, lineup.free, room)
-        lengths, probe = self._probe(lineup, costs, best)
+        lengths, probe = self._probe(lineup, costs, best, setting)
         sample = Sample(
             requests=n,
             context=context_tokens / n,
@@ -169,6 +171,7 @@ class AdaptiveController:
             batch,
             sample,
             self._setting,
+            setting,
             self._enabled,
             self.cost,
             self.acceptance,
@@ -177,11 +180,11 @@ class AdaptiveController:
         return Plan(tuple(allotments), decision, probed)
 
     def _probe(
-        self, lineup: Lineup, costs: Sequence[float], best: Allocation
+        self, lineup: Lineup, costs: Sequence[float], best: Allocation, setting: Setting
     ) -> tuple[list[int], Probe | None]:
         """The planned lengths, changed by a probe where one is due and allowed."""
         lengths = best.lengths
-        if self._setting.mode != "auto" or not lineup.free or not self._harm.probes_allowed:
+        if setting.mode != "auto" or not lineup.free or not self._harm.probes_allowed:
             return lengths, None
         probe = self._probing.select(lineup.free, costs, best)
         if probe is None:

@@ -11,10 +11,13 @@ from controller.cost import CostModel
 from controller.decision import Ledger
 from controller.guards import HarmGuard
 from controller.regime import Regime, Sample
+from controller.schedule import because_of_batch
 
 GRID = (1, 2, 4, 8, 16)
 """Uniform lengths shown as alternatives in decisions."""
 RECENT_PROBE_STEPS = 64
+LEAST_STEPS = 32
+"""Between two decisions that the batch size makes; the plan itself follows at once."""
 
 
 class Journal:
@@ -28,6 +31,8 @@ class Journal:
         self._guard_fired = False
         self._rearmed = False
         self._probe_age = RECENT_PROBE_STEPS
+        self._recorded: Setting | None = None
+        self._recorded_age = 0
 
     def operator_changed(self, sentence: str) -> None:
         """The next plan opens a decision with this sentence."""
@@ -49,24 +54,36 @@ class Journal:
         self,
         batch: BatchView,
         sample: Sample,
+        asked: Setting,
         setting: Setting,
         enabled: Container[str],
         cost: CostModel,
         acceptance: Acceptance,
         harm: HarmGuard,
     ) -> Decision | None:
-        """Take in a planned step; the decision it opens, if any."""
+        """Take in a planned step; the decision it opens, if any. asked: the operator's setting;
+        setting: what it comes to at this batch size."""
         regime = self.regime
         regime.update(sample)
         self._probe_age += 1
+        self._recorded_age += 1
         now = self._clock()
         guard = None
         if self.ledger.current is None:
             reason, self._news = reasons.START, None
-            sentence = f"First plan after the start, {words(setting)}."
+            self._record(setting)
+            sentence = f"First plan after the start, {words(asked)}."
             drafter, depth = self._nominal(setting, enabled)
         elif self._news is not None:
             reason, sentence, self._news = reasons.OPERATOR, self._news, None
+            self._record(setting)
+            drafter, depth = self._nominal(setting, enabled)
+        elif setting != self._recorded and self._recorded_age >= LEAST_STEPS:
+            over = "off" in (setting.mode, self._recorded.mode if self._recorded else "")
+            reason = reasons.REQUEST_LIMIT if over else reasons.BATCH_TABLE
+            self._record(setting)
+            sentence = because_of_batch(asked, len(batch.requests))
+            regime.restart()
             drafter, depth = self._nominal(setting, enabled)
         elif self._guard_fired:
             self._guard_fired = False
@@ -109,6 +126,9 @@ class Journal:
             requests=tuple(r.id for r in batch.requests),
         )
 
+    def _record(self, setting: Setting) -> None:
+        self._recorded, self._recorded_age = setting, 0
+
     def _nominal(self, setting: Setting, enabled: Container[str]) -> tuple[str, float]:
         """Drafter and D right after a start or an operator's change."""
         name, length = setting.drafter, setting.draft_length
@@ -131,5 +151,8 @@ def words(setting: Setting) -> str:
     text = f"mode {setting.mode}"
     if setting.mode == "pinned":
         length = "chosen" if setting.draft_length is None else setting.draft_length
-        text += f" with {setting.drafter}, D = {length}"
+        table = ", ".join(f"{length} up to {largest}" for largest, length in setting.schedule)
+        text += f" with {setting.drafter}, D = {table or length}"
+    if setting.max_drafting_requests is not None:
+        text += f", drafting up to {setting.max_drafting_requests} requests"
     return f"{text}, D at most {setting.max_draft_length}"

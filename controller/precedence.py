@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from controller.contract import NONE, RequestView, Setting
+from controller.schedule import check_schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +58,4 @@ def check_setting(setting: Setting, drafters: tuple[str, ...]) -> None:
         0 <= setting.draft_length <= setting.max_draft_length
     ):
         raise ValueError(f"draft_length: must be 0 to {setting.max_draft_length}")
+    check_schedule(setting)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 START = "START"
 OPERATOR = "OPERATOR"
+BATCH_TABLE = "BATCH_TABLE"
+REQUEST_LIMIT = "REQUEST_LIMIT"
 HARM_GUARD = "HARM_GUARD"
 REARMED = "REARMED"
 REQUEST_GUARD = "REQUEST_GUARD"
@@ -23,6 +25,8 @@ MIXED = "MIXED"
 REASONS: dict[str, str] = {
     START: "The first plan after a start.",
     OPERATOR: "The operator changed the mode, the pin, a limit or a drafter.",
+    BATCH_TABLE: "The operator's table of D by batch size gives another D.",
+    REQUEST_LIMIT: "More requests decode than the operator lets draft, or no longer.",
     HARM_GUARD: "Drafting lost more than 2 % against plain decoding; it stops for a dwell.",
     REARMED: "The dwell of the harm guard ended and drafting pays again.",
     REQUEST_GUARD: "Requests whose drafts cost more than they gave are stood down, or free again.",

@@ -81,9 +81,18 @@ class Client:
     def controller(self) -> Json:
         return self._call("GET", "/api/controller")
 
-    def set_controller(self, mode: str, drafter: str | None, draft_length: int | None) -> Json:
-        """Switch the mode; drafter and draft_length belong to mode `pinned` only."""
+    def set_controller(
+        self,
+        mode: str,
+        drafter: str | None,
+        draft_length: int | None,
+        max_drafting_requests: int | None = None,
+    ) -> Json:
+        """Switch the mode; drafter and draft_length belong to mode `pinned` only, and the limit
+        on drafting requests to every mode but `off`."""
         body: Json = {"mode": mode}
+        if mode != "off" and max_drafting_requests is not None:
+            body["max_drafting_requests"] = max_drafting_requests
         if mode == "pinned":
             body |= {"drafter": drafter, "draft_length": draft_length}
         answer = self._call("PUT", "/api/controller", body=body)

@@ -210,7 +210,14 @@ def cost_sentence(report: Json) -> str:
 
 
 def setting_sentence(controller: Json) -> str:
-    """The controller's mode as a sentence."""
+    """The controller's mode, and the limit on drafting requests, in sentences."""
+    sentence = _mode_sentence(controller)
+    if (most := controller.get("max_drafting_requests")) is not None:
+        sentence += f" Nobody drafts while more than {most} requests decode."
+    return sentence
+
+
+def _mode_sentence(controller: Json) -> str:
     mode = controller.get("mode")
     if mode == "off":
         return "Speculation is off: every request decodes plainly (D = 0)."
@@ -218,6 +225,11 @@ def setting_sentence(controller: Json) -> str:
         drafter, draft_length = controller.get("drafter"), controller.get("draft_length")
         if drafter == "none":
             return "Pinned to none: every request decodes plainly (D = 0)."
+        if table := controller.get("schedule"):
+            steps = ", ".join(
+                f"{entry['draft_length']} up to {entry['max_requests']}" for entry in table
+            )
+            return f"Pinned to {drafter}, D by the number of decoding requests: {steps}, then 0."
         if draft_length is None:
             return f"Pinned to {drafter}; the controller chooses the draft length."
         return f"Pinned to {drafter} with D = {draft_length}."

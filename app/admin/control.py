@@ -14,7 +14,7 @@ from msgspec import Meta
 from app.errors import ApiError, bad_request
 from app.inference.limits import check_draft_length
 from app.service import Service
-from controller.contract import NONE, Mode
+from controller.contract import MAX_SCHEDULE_ENTRIES, MAX_SCHEDULE_REQUESTS, NONE, Mode
 from engine.wire import GetReport, GetWhatIf, SetController, SetDrafter
 
 
@@ -22,12 +22,23 @@ class DrafterChange(msgspec.Struct, forbid_unknown_fields=True):
     enabled: bool
 
 
+class Entry(msgspec.Struct, forbid_unknown_fields=True):
+    """D for batches of up to so many decoding requests."""
+
+    max_requests: Annotated[int, Meta(ge=1, le=MAX_SCHEDULE_REQUESTS)]
+    draft_length: int
+
+
 class ControllerChange(msgspec.Struct, forbid_unknown_fields=True):
-    """mode pinned needs a drafter; without draft_length the controller picks D for it."""
+    """mode pinned needs a drafter; without draft_length the controller picks D for it, or
+    schedule gives D by batch size, and none above its last entry. max_drafting_requests: nobody
+    drafts while more requests decode."""
 
     mode: Mode
     drafter: Annotated[str, Meta(max_length=64)] | None = None
     draft_length: int | None = None
+    schedule: Annotated[list[Entry], Meta(max_length=MAX_SCHEDULE_ENTRIES)] = []
+    max_drafting_requests: Annotated[int, Meta(ge=0, le=MAX_SCHEDULE_REQUESTS)] | None = None
 
 
 @get("/api/drafters", opt={"scope": "admin:read"}, operation_id="ListDrafters", tags=["admin"])
@@ -88,7 +99,8 @@ async def set_controller(
     _check(data, service)
     # Plain decoding has no draft length: as in a request, one that comes with it has no effect.
     length = None if data.drafter == NONE and data.mode == "pinned" else data.draft_length
-    body = SetController(data.mode, data.drafter, length)
+    schedule = tuple((entry.max_requests, entry.draft_length) for entry in data.schedule)
+    body = SetController(data.mode, data.drafter, length, schedule, data.max_drafting_requests)
     before = controller_state(service)
     after = await _audited(request, service, "set_controller", "controller", before, body)
     service.controller_changed(after, request.user.name, time.time())
@@ -110,7 +122,11 @@ def controller_state(service: Service) -> dict[str, Any] | None:
     state = service.controller
     if state is None:
         return None
-    return {**msgspec.to_builtins(state), "set_by": service.set_by, "set_at": service.set_at}
+    schedule = [
+        {"max_requests": largest, "draft_length": length} for largest, length in state.schedule
+    ]
+    fields = {**msgspec.to_builtins(state), "schedule": schedule}
+    return {**fields, "set_by": service.set_by, "set_at": service.set_at}
 
 
 async def _controller_with_report(service: Service) -> dict[str, Any]:
@@ -133,6 +149,8 @@ def _check(data: ControllerChange, service: Service) -> None:
     if data.drafter in known and data.drafter != NONE:
         limit = min(limit, known[data.drafter].max_draft_length)
     check_draft_length(data.draft_length, limit, "draft_length")
+    for index, entry in enumerate(data.schedule):
+        check_draft_length(entry.draft_length, limit, f"schedule[{index}].draft_length")
 
 
 def _allowed(known: dict[str, Any]) -> str:

@@ -24,12 +24,12 @@ def test_every_setting_is_a_variable(name: str, tmp_path: Path) -> None:
         "max_draft_length": "3", "chunk_rows": "33", "kv_tokens": "3", "memory_fraction": "0.3",
         "context_length": "3", "draft_length": "3", "drafter": "ngram", "dtype": "float32",
         "device": "cpu", "attention": "torch", "calibration": "fresh", "mode": "off",
-        "log_level": "debug",
+        "log_level": "debug", "draft_schedule": "4:2,8:1", "max_drafting_requests": "3",
         "admin_key": "k" * 32, "console_key": "c" * 32, "data_dir": str(tmp_path),
         "cache_dir": str(tmp_path),
     }.get(name, "text")  # fmt: skip
     variables = {f"PACELINE_{name.upper()}": example}
-    if name in ("drafter", "draft_length"):
+    if name in ("drafter", "draft_length", "draft_schedule"):
         variables = {"PACELINE_MODE": "pinned", "PACELINE_DRAFTER": "ngram"} | variables
     settings = load_settings({}, variables)
     assert str(getattr(settings, name)) == example
@@ -69,6 +69,8 @@ def test_a_missing_secret_file_is_named() -> None:
         ("PACELINE_MODE", "pinned", "mode pinned needs a drafter"),
         ("PACELINE_DRAFTER", "ngram", "--drafter .* --mode pinned only, and the mode is auto"),
         ("PACELINE_DRAFT_LENGTH", "4", "--draft-length .* --mode pinned only"),
+        ("PACELINE_DRAFT_SCHEDULE", "4:2", "--draft-schedule .* --mode pinned only"),
+        ("PACELINE_MAX_DRAFTING_REQUESTS", "-1", "--max-drafting-requests .* >= 0"),
     ],
 )
 def test_a_wrong_value_names_option_variable_and_what_is_allowed(
@@ -83,6 +85,26 @@ def test_a_draft_length_above_the_largest_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"--draft-length .* is 9, above --max-draft-length 8"):
         load_settings(given, {})
     assert load_settings(given | {"draft_length": "8"}, {}).draft_length == 8
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"draft_schedule": "4=2"}, "'4=2' is not REQUESTS:LENGTH"),
+        ({"draft_schedule": "8:2,4:1"}, "must rise"),
+        ({"draft_schedule": "0:2,4:1"}, "must rise"),
+        ({"draft_schedule": "4:17"}, "above --max-draft-length 16"),
+        ({"draft_schedule": "4:2", "draft_length": "2"}, "takes the place of --draft-length"),
+    ],
+)
+def test_a_draft_schedule_without_sense_is_refused(given: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        load_settings({"mode": "pinned", "drafter": "ngram"} | given, {})
+
+
+def test_a_limit_on_drafting_requests_has_no_effect_in_mode_off_and_is_refused() -> None:
+    with pytest.raises(SettingsError, match="--max-drafting-requests has no effect in mode off"):
+        load_settings({"mode": "off", "max_drafting_requests": "2"}, {})
 
 
 def test_the_console_may_not_share_the_admin_key() -> None:

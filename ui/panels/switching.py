@@ -90,9 +90,19 @@ def _form(setting: dict[str, Any]) -> None:
             disabled=not (drafting and fixed),
             help="Drafted tokens per request and step; otherwise the controller chooses",
         )
+        most = st.number_input(
+            "Draft while at most … requests decode",
+            min_value=0,
+            max_value=100_000,
+            value=setting.get("max_drafting_requests"),
+            placeholder="no limit",
+            key="switch_most",
+            disabled=mode == "off",
+            help="While more requests decode, all decode plainly",
+        )
         if st.button("Apply", type="primary", key="switch_apply", width="stretch"):
             draft_length = chosen if fixed else None
-            _apply(str(mode), drafter, draft_length if drafter != "none" else 0)
+            _apply(str(mode), drafter, draft_length if drafter != "none" else 0, most)
         with st.container(key="switch-answer"):
             good, text = st.session_state.get("switch_answer", (True, ""))
             if text:
@@ -111,9 +121,9 @@ def _enabled() -> list[str]:
     return st.session_state.get("switch_names", ["none"])
 
 
-def _apply(mode: str, drafter: str | None, draft_length: int | None) -> None:
+def _apply(mode: str, drafter: str | None, draft_length: int | None, most: int | None) -> None:
     try:
-        setting = chrome.client().set_controller(mode, drafter, draft_length)
+        setting = chrome.client().set_controller(mode, drafter, draft_length, most)
     except ApiError as error:
         st.session_state["switch_answer"] = (False, error.message)
         return

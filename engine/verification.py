@@ -1,0 +1,149 @@
+"""Verifies a step in one forward, or in smaller ones when the device runs out of memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from engine.batch import Chunk
+from engine.executor import Executor, Verified
+
+log = logging.getLogger(__name__)
+
+RELAX_STEPS = 256
+"""After so many steps without a shortage the limit on rows doubles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """results: one per wanted chunk that could run. drafted: request id -> drafted tokens really
+    verified, for each chunk that had a draft. unfit: request ids whose rows alone do not fit."""
+
+    results: list[Verified]
+    drafted: dict[int, int]
+    unfit: list[int]
+
+
+class Verification:
+    """A shortage of memory first drops the step's drafts, then splits the batch, then gives up the
+    one request that does not fit. Nothing is committed before, so every attempt starts afresh; the
+    rows that ran are written again.
+
+    The rows of a forward stay limited for a while, so that the next steps do not run into it."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._limit: int | None = None
+        self._highest = 0
+        self._calm = 0
+
+    @property
+    def row_limit(self) -> int | None:
+        """Most rows of one forward since the last shortage; None: no limit."""
+        return self._limit
+
+    def run(self, chunks: Sequence[Chunk]) -> Outcome:
+        """Verify the chunks of one step. Raises what the executor raises, except for memory."""
+        self._relax()
+        rows = _rows(chunks)
+        if self._limit is None or rows <= self._limit:
+            try:
+                return self._outcome(chunks, self._executor.verify(chunks).result(), [])
+            except Exception as error:
+                if not is_shortage(error):
+                    raise
+            self._shrink(rows)  # outside the handler, which would keep the tensors alive
+        plain = [_plain(chunk) for chunk in chunks]
+        results: list[Verified] = []
+        unfit: list[int] = []
+        pending = [plain]
+        while pending:
+            part = pending.pop(0)
+            rows = _rows(part)
+            if self._limit is None or rows <= self._limit or not _halves(part):
+                try:
+                    results.extend(self._executor.verify(part).result())
+                    continue
+                except Exception as error:
+                    if not is_shortage(error):
+                        raise
+                self._shrink(rows)
+            halves = _halves(part)
+            if halves:
+                pending[:0] = halves
+            else:
+                unfit.append(part[0].request)
+                pending = [kept for one in pending if (kept := _without(one, part[0].request))]
+        return self._outcome(plain, results, unfit)
+
+    def _outcome(
+        self, chunks: Sequence[Chunk], results: list[Verified], unfit: list[int]
+    ) -> Outcome:
+        return Outcome(results, {chunk.request: chunk.drafted for chunk in chunks}, unfit)
+
+    def _shrink(self, rows: int) -> None:
+        self._highest = max(self._highest, rows)
+        self._limit = max(1, rows // 2)
+        self._calm = 0
+        log.warning(
+            "out of memory in a forward of %d rows: drafts are dropped and forwards limited to %d "
+            "rows for a while; lower --memory-fraction, --max-batch or --chunk-rows",
+            rows,
+            self._limit,
+        )
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _relax(self) -> None:
+        if self._limit is None:
+            return
+        self._calm += 1
+        if self._calm >= RELAX_STEPS:
+            self._calm = 0
+            self._limit *= 2
+            if self._limit > self._highest:
+                self._limit, self._highest = None, 0
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether the error says that the device or the host has no memory left."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and (
+        "can't allocate memory" in text or "not enough memory" in text or "out of memory" in text
+    )
+
+
+def _rows(chunks: Sequence[Chunk]) -> int:
+    return sum(len(chunk.ids) for chunk in chunks)
+
+
+def _plain(chunk: Chunk) -> Chunk:
+    """The chunk without its draft."""
+    if not chunk.drafted:
+        return chunk
+    mask = None if chunk.mask is None else chunk.mask[:1]
+    return replace(
+        chunk, ids=chunk.ids[: len(chunk.ids) - chunk.drafted], drafted=0, q=None, mask=mask
+    )
+
+
+def _halves(chunks: Sequence[Chunk]) -> list[list[Chunk]]:
+    """The chunks, or the rows of the only one, in two parts; empty when they cannot be parted."""
+    if len(chunks) > 1:
+        half = len(chunks) // 2
+        return [list(chunks[:half]), list(chunks[half:])]
+    chunk = chunks[0]
+    if len(chunk.ids) < 2 or chunk.drafted or chunk.prompt_logprobs is not None:
+        return []
+    half = len(chunk.ids) // 2
+    first = replace(chunk, ids=chunk.ids[:half], wanted=False)
+    return [[first], [replace(chunk, ids=chunk.ids[half:], start=chunk.start + half)]]
+
+
+def _without(chunks: Sequence[Chunk], request: int) -> list[Chunk]:
+    return [chunk for chunk in chunks if chunk.request != request]
