@@ -31,6 +31,7 @@ ENGINE_STATUS: dict[str, tuple[int, int | None]] = {
     "drafter_disabled": (400, None),
     "bad_setting": (400, None),
     "queue_full": (503, 2),
+    "out_of_memory": (503, 5),
     "engine_starting": (503, 5),
     "engine_restarting": (503, 5),
     "engine_failed": (503, None),

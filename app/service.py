@@ -25,7 +25,7 @@ from app.inference.limits import check_draft_length
 from app.inference.response_store import ResponseStore
 from app.security.auth import SCOPES, Principal
 from app.security.tickets import Tickets
-from app.settings import Settings
+from app.settings import Settings, schedule
 from app.telemetry.metrics import Metrics
 from app.telemetry.records import AuditRecord, RequestRecord
 from app.telemetry.writer import Writer
@@ -145,9 +145,15 @@ class Service:
         """Give the engine the controller's setting of the start. Stops it and raises
         EngineStartError when it refuses."""
         settings = self.settings
-        if settings.mode == "auto":
+        if settings.mode == "auto" and settings.max_drafting_requests is None:
             return
-        body = SetController(settings.mode, settings.drafter, settings.draft_length)
+        body = SetController(
+            settings.mode,
+            settings.drafter,
+            settings.draft_length,
+            schedule(settings),
+            settings.max_drafting_requests,
+        )
         try:
             state = await self.engine.call(body)
             self.controller = msgspec.convert(state, ControllerState)

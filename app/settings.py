@@ -86,6 +86,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kv_tokens: Annotated[
         Count, Meta(description="size of the KV cache in tokens; 0: from memory_fraction")
     ] = 0
+    prefix_cache: Annotated[
+        Literal["shared", "tenant", "off"],
+        Meta(
+            description="who may reuse computed prompts: shared: everyone; tenant: each tenant its "
+            "own, so that none can time what another sent; off: nobody"
+        ),
+    ] = "shared"
     memory_fraction: Annotated[
         Annotated[float, Meta(gt=0, le=0.95)],
         Meta(description="share of the free memory that the KV cache may take"),
@@ -95,6 +102,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["auto", "fresh"],
         Meta(description="auto: use the cached cost table if there is one; fresh: measure"),
     ] = "auto"
+    step_timeout_s: Annotated[
+        Annotated[float, Meta(ge=1, le=86_400)],
+        Meta(description="seconds after which a step counts as hung and the engine is restarted"),
+    ] = 60.0
     served_name: Annotated[
         str, Meta(description="model name that clients use; default: from the model")
     ] = ""

@@ -16,7 +16,7 @@ def assemble(
 ) -> list[Chunk]:
     """One chunk per decoding request, with its draft, then one per prefill.
 
-    masks: request id -> grammar mask of its wanted rows."""
+    masks: request id -> grammar mask of its wanted rows, also of those that end a prefill."""
     masks = masks or {}
     chunks = [
         Chunk(
@@ -26,14 +26,20 @@ def assemble(
             pages=request.pages,
             draw=request.draw,
             drafted=len(draft),
+            q=draft.q,
+            history=request.tokens,
+            prompt_length=request.prompt_length,
+            mask=masks.get(request.id),
+            logprobs=request.draw.logprobs,
         )
         for request, draft in zip(work.decoding, drafts, strict=True)
     ]
-    chunks.extend(_prefill(prefill) for prefill in work.prefills)
+    chunks.extend(_prefill(prefill, masks) for prefill in work.prefills)
     return chunks
 
 
-def _prefill(prefill: Prefill) -> Chunk:
+def _prefill(prefill: Prefill, masks: Mapping[int, Tensor]) -> Chunk:
+    """Prompt scores are not wanted again when a preempted request that has output comes back."""
     request, start = prefill.request, prefill.request.computed
     return Chunk(
         request=request.id,
@@ -42,4 +48,9 @@ def _prefill(prefill: Prefill) -> Chunk:
         pages=request.pages,
         draw=request.draw,
         wanted=prefill.last,
+        history=request.tokens,
+        prompt_length=request.prompt_length,
+        mask=masks.get(request.id) if prefill.last else None,
+        logprobs=request.draw.logprobs,
+        prompt_logprobs=None if request.produced else request.draw.prompt_logprobs,
     )

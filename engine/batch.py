@@ -18,7 +18,13 @@ class Chunk:
 
     ids: token ids of the rows; the last `drafted` of them are drafts. start: position of the
     first row. wanted: draw target tokens at the last 1 + drafted rows (False while a prefill has
-    more chunks to come). pages cover start + len(ids) tokens at least."""
+    more chunks to come). pages cover start + len(ids) tokens at least.
+
+    q: float32 [drafted, V], the law that the drafts were drawn from; None when they are one-hot.
+    history: the request's committed tokens, the first prompt_length of them its prompt. mask:
+    int32 [1 + drafted, ceil(V / 32)], bit t of a wanted row set (lowest first) when its grammar
+    allows token t. logprobs and prompt_logprobs: score the wanted rows, or every row whose next
+    token is in the prompt, with so many alternatives."""
 
     request: int
     ids: Sequence[int]
@@ -27,11 +33,22 @@ class Chunk:
     draw: Draw
     drafted: int = 0
     wanted: bool = True
+    q: Tensor | None = None
+    history: Sequence[int] = ()
+    prompt_length: int = 0
+    mask: Tensor | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
     @property
     def kv_length(self) -> int:
         """Keys the last row sees, the rows being written included."""
         return self.start + len(self.ids)
+
+    @property
+    def drafts(self) -> Sequence[int]:
+        """Its drafted tokens."""
+        return self.ids[len(self.ids) - self.drafted :] if self.drafted else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +57,7 @@ class Batch:
 
     ids, positions, slots: int64 [T]. wanted_rows: int64 [R] rows that need logits.
     next_drafts: int64 [R], the draft each wanted row must reproduce, -1 where there is none.
+    groups: the rows in [R] of each wanted chunk.
     leading: int64 [C, 1 + max D] indexes into [R], padded with R (see verify.accept).
     offsets: first row of each chunk."""
 
@@ -51,6 +69,7 @@ class Batch:
     next_drafts: Tensor
     leading: Tensor
     offsets: tuple[int, ...]
+    groups: tuple[range, ...]
     row_draws: tuple[Draw, ...]
     row_positions: tuple[int, ...]
 
@@ -81,7 +100,7 @@ def pack(chunks: Sequence[Chunk], device: Device, page_size: int) -> Batch:
             drafted = chunk.drafted
             groups.append(range(len(wanted), len(wanted) + drafted + 1))
             wanted.extend(range(first + count - drafted - 1, first + count))
-            next_drafts.extend(chunk.ids[count - drafted :] if drafted else ())
+            next_drafts.extend(chunk.drafts)
             next_drafts.append(-1)
             draws.extend([chunk.draw] * (drafted + 1))
             places.extend(range(chunk.kv_length - drafted, chunk.kv_length + 1))
@@ -98,6 +117,7 @@ def pack(chunks: Sequence[Chunk], device: Device, page_size: int) -> Batch:
         next_drafts=device.tensor(next_drafts, torch.int64),
         leading=device.tensor(leading, torch.int64).view(len(groups), width),
         offsets=tuple(offsets),
+        groups=tuple(groups),
         row_draws=tuple(draws),
         row_positions=tuple(places),
     )

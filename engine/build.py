@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,21 +13,25 @@ from controller.contract import Controller, CostPoint, Setting
 from controller.controller import AdaptiveController
 from controller.cost import CostModel
 from engine.attention import Attention, TorchAttention
-from engine.attention_flashinfer import FlashInferAttention, open_wrapper
+from engine.attention_flashinfer import open_flashinfer
 from engine.calibration import cost_key, cost_points
+from engine.compiler import Compiler
 from engine.config import EngineConfig
-from engine.decoder import Decoder
 from engine.device import Device, open_device
 from engine.drafters.registry import DRAFTERS
 from engine.errors import StartError
 from engine.executor import Executor
 from engine.intake import Intake, Limits
 from engine.kv import KvPool, open_pool
-from engine.loading import Loaded, find_model, load
+from engine.loading import Loaded, load
+from engine.locate import find_model
 from engine.loop import Emit, Engine
 from engine.pages import Pages
 from engine.scheduler import Scheduler
+from engine.shape import Shape
 from engine.text import Text
+
+log = logging.getLogger(__name__)
 
 Report = Callable[[str, float, str], None]
 """(stage, fraction 0..1, message)."""
@@ -59,7 +64,7 @@ def open_target(config: EngineConfig, report: Report) -> Target:
     loaded = load(path, device, config.context_length)
     shape = loaded.decoder.shape
     pool = open_pool(shape, device, config.page_size, config.kv_tokens, config.memory_fraction)
-    attention = _attention(config, device, pool, loaded.decoder)
+    attention = open_attention(config, device, pool, shape)
     executor = Executor(loaded.decoder, attention, device, config.page_size)
     report("load", 1.0, "Loaded the model")
     return Target(loaded, device, pool, executor, Text(loaded.tokenizer))
@@ -84,22 +89,25 @@ def _cache_dir(config: EngineConfig) -> Path:
     return Path(config.cache_dir) if config.cache_dir else user_cache_path("paceline")
 
 
-def _attention(config: EngineConfig, device: Device, pool: KvPool, decoder: Decoder) -> Attention:
-    shape, scale = decoder.shape, decoder.scales.attention
-    if config.attention == "torch" or not device.is_cuda:
-        if config.attention == "flashinfer":
-            raise StartError(
-                "no_cuda",
-                "attention flashinfer needs a CUDA GPU; use --attention auto or torch.",
-            )
-        return TorchAttention(pool, shape, scale)
-    try:
-        wrapper = open_wrapper(device.torch_device)
-    except StartError:
-        if config.attention == "flashinfer":
-            raise
-        return TorchAttention(pool, shape, scale)
-    return FlashInferAttention(pool, shape, scale, wrapper)
+def open_attention(config: EngineConfig, device: Device, pool: KvPool, shape: Shape) -> Attention:
+    """FlashInfer on CUDA and compiled code on the CPU, where they serve the model and are not
+    refused; otherwise torch, unless FlashInfer was asked for."""
+    if config.attention == "flashinfer" or (config.attention == "auto" and device.is_cuda):
+        try:
+            return open_flashinfer(pool, shape, device)
+        except StartError as error:
+            if config.attention == "flashinfer":
+                raise
+            log.warning("using the torch attention: %s", error.message)
+    if config.attention == "auto" and not device.is_cuda:
+        try:
+            from engine.attention_cpu import CpuAttention, serves
+        except ImportError:
+            log.warning("numba is not installed: decoding uses the slower torch attention")
+        else:
+            if serves(pool, shape):
+                return CpuAttention(pool, shape)
+    return TorchAttention(pool, shape)
 
 
 def adaptive(config: EngineConfig, points: list[CostPoint]) -> AdaptiveController:
@@ -120,7 +128,9 @@ def open_engine(
     drafters = [make(config.max_draft_length, stop_ids) for make in DRAFTERS.values()]
     pages = Pages(target.pool.pages, target.pool.page_size)
     chunk_rows = config.chunk_rows or (2048 if target.device.is_cuda else 256)
-    scheduler = Scheduler(pages, config.max_batch, config.max_waiting, chunk_rows)
+    scheduler = Scheduler(
+        pages, config.max_batch, config.max_waiting, chunk_rows, config.prefix_cache
+    )
     engine = Engine(target.executor, scheduler, drafters, controller, config.max_draft_length, emit)
     limits = Limits(
         context_length=shape.context_length,
@@ -128,4 +138,7 @@ def open_engine(
         max_draft_length=config.max_draft_length,
         vocabulary=shape.vocabulary,
     )
-    return engine, Intake(target.text, limits, stop_ids, engine.drafting.enabled.get)
+    text = target.text
+    compiler = Compiler(text.definition, text.encode, shape.vocabulary, stop_ids)
+    is_enabled = engine.drafting.enabled.get
+    return engine, Intake(text, limits, stop_ids, is_enabled, compiler.constraint)

@@ -75,14 +75,26 @@ def set_controller(engine: Engine, body: SetController) -> ControllerState:
     if body.mode != "pinned" and (body.drafter is not None or length is not None):
         message = f"mode {body.mode} takes neither drafter nor draft_length; use mode pinned."
         raise RequestError("bad_setting", message, "mode")
-    engine.controller.configure(Setting(body.mode, body.drafter, length, max_draft_length=largest))
+    setting = Setting(
+        body.mode, body.drafter, length, largest, body.schedule, body.max_drafting_requests
+    )
+    try:
+        engine.controller.configure(setting)
+    except ValueError as error:
+        field, _, message = str(error).partition(": ")
+        raise RequestError("bad_setting", f"{field} {message}.", field) from error
     return controller_state(engine)
 
 
 def controller_state(engine: Engine) -> ControllerState:
     setting = engine.controller.setting
     return ControllerState(
-        setting.mode, setting.drafter, setting.draft_length, setting.max_draft_length
+        setting.mode,
+        setting.drafter,
+        setting.draft_length,
+        setting.max_draft_length,
+        setting.schedule,
+        setting.max_drafting_requests,
     )
 
 

@@ -5,19 +5,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+import time
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Literal
 
-import msgspec
-
+from engine.child import Child
 from engine.config import EngineConfig
-from engine.supervisor import EngineProcess
+from engine.errors import EngineCallError, EngineStartError
+from engine.recovery import (
+    CLOGGED,
+    Backoff,
+    Death,
+    State,
+    away,
+    bereaved,
+    blame,
+    last_line,
+    may_retry,
+)
+from engine.replies import Replies
+from engine.stream import Event, Stream
 from engine.wire import (
-    Call,
     CallBody,
     Cancel,
-    Delta,
     Deltas,
     Failed,
     Finished,
@@ -28,69 +38,29 @@ from engine.wire import (
     SetController,
     SetDrafter,
     Snapshot,
-    StartFailed,
     Submit,
 )
 
-State = Literal["starting", "ready", "restarting", "failed", "stopped"]
-Event = Delta | PromptLogprobs | Finished | Failed
+__all__ = [
+    "Death",
+    "EngineCallError",
+    "EngineClient",
+    "EngineStartError",
+    "Event",
+    "Stream",
+]
 
-BACKOFF_FIRST_S = 0.5
-BACKOFF_MAX_S = 30.0
-HEALTHY_S = 60.0
-CALL_TIMEOUT_S = 30.0
-LINGER_S = 5.0
+RETRY_S = 120.0
+"""So long a request that was not begun waits for a new engine."""
 
 log = logging.getLogger(__name__)
 
 
-class EngineStartError(Exception):
-    """The engine cannot start and trying again will not help."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-
-
-class EngineCallError(Exception):
-    """A call was refused (code of the call), or the engine is away (engine_restarting)."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-
-
-class Stream(AsyncIterator[Event]):
-    """Events of one request; Finished or Failed is the last. Leaving early must `cancel`."""
-
-    def __init__(self, submit: Submit, cancel: Callable[[str], None]) -> None:
-        self.request = submit
-        self._cancel = cancel
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self._ended = False
-
-    def put(self, event: Event) -> None:
-        self._events.put_nowait(event)
-
-    async def __anext__(self) -> Event:
-        if self._ended:
-            raise StopAsyncIteration
-        event = await self._events.get()
-        self._ended = isinstance(event, Finished | Failed)
-        return event
-
-    def cancel(self) -> None:
-        """Ask the engine to end the request; Finished("cancelled") follows. Idempotent."""
-        self._cancel(self.request.id)
-
-    async def aclose(self) -> None:
-        self.cancel()
-
-
 class EngineClient:
-    """Owns the engine child. Single event loop; nothing here blocks it."""
+    """Owns the engine child. Single event loop; nothing here blocks it.
+
+    When a child dies, requests of which nobody has seen anything are given to the next one, in
+    their order and with their priority; the others end with Failed("engine_restarting")."""
 
     def __init__(
         self,
@@ -106,11 +76,11 @@ class EngineClient:
         self._on_finished = on_finished
         self._on_progress: Callable[[Progress], None] | None = None
         self._command = command
-        self._process: EngineProcess | None = None
+        self._child: Child | None = None
         self._running: asyncio.Task[None] | None = None
+        self._patience: asyncio.TimerHandle | None = None
         self._streams: dict[str, Stream] = {}
-        self._calls: dict[int, asyncio.Future[Reply]] = {}
-        self._next_call = 0
+        self._replies = Replies()
         # What the operator has set, given again to every new child.
         self._controller: SetController | None = None
         self._drafters: dict[str, SetDrafter] = {}
@@ -118,49 +88,55 @@ class EngineClient:
         self.progress: Progress | None = None
         self.state: State = "starting"
         self.restarts = 0
+        self.death: Death | None = None
+        """Why the last engine ended or did not start; stays when a new one serves. None while the
+        process of one that is gone ends."""
 
     @property
     def pid(self) -> int | None:
-        return self._process.pid if self._process else None
+        return self._child.pid if self._child else None
 
     @property
     def active(self) -> int:
-        """Requests that the engine has not ended yet."""
+        """Requests that have not ended yet."""
         return len(self._streams)
 
     async def start(self, on_progress: Callable[[Progress], None] | None = None) -> Hello:
         """Spawn the engine and wait until it can serve. Raises EngineStartError."""
         self._on_progress = on_progress
         try:
-            messages = await self._launch()
+            child, hello = await self._launch()
         except EngineStartError:
             if self.state != "stopped":
                 self.state = "failed"
             raise
-        self._running = asyncio.create_task(self._run(messages), name="engine-client")
-        assert self.hello is not None
-        return self.hello
+        self._running = asyncio.create_task(self._run(child), name="engine-client")
+        return hello
 
     def submit(self, submit: Submit) -> Stream:
-        """Start a request. When the engine is away the stream holds one Failed event."""
+        """Start a request. When the engine is away or takes nothing at the moment, the stream
+        holds one Failed event."""
         stream = Stream(submit, self._cancel)
-        if self.state != "ready" or self._process is None:
-            self._finish(stream, _away(submit.id, self.state))
+        if self.state != "ready" or self._child is None:
+            self._finish(stream, Failed(submit.id, *away(self.state)))
+        elif self._child.clogged:
+            self._finish(stream, Failed(submit.id, *CLOGGED))
         else:
-            self._streams[submit.id] = stream
-            self._process.send(submit)
+            self._send(stream)
         return stream
 
     def cancel_all(self) -> None:
         """Cancel every running request."""
-        for id in self._streams:
-            self._cancel(id)
+        for stream in list(self._streams.values()):
+            stream.cancel()
 
     async def call(self, body: CallBody) -> object:
         """The reply's result as plain values. Raises EngineCallError."""
-        if self.state != "ready":
-            raise EngineCallError(*_away_reason(self.state))
-        result = await self._call(body)
+        if self.state != "ready" or self._child is None:
+            raise EngineCallError(*away(self.state))
+        if self._child.clogged:
+            raise EngineCallError(*CLOGGED)
+        result = await self._replies.ask(body, self._child.send)
         if isinstance(body, SetController):
             self._controller = body
         elif isinstance(body, SetDrafter):
@@ -175,112 +151,83 @@ class EngineClient:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._running
             self._running = None
-        await self._drop_process()
+        child, self._child = self._child, None
+        if child is not None:
+            await child.stop()
         self._fail_all()
 
-    # --- one child --------------------------------------------------------------------------
+    # --- one child after the other ------------------------------------------------------------
 
-    async def _launch(self) -> AsyncIterator[object]:
-        """Spawn a child and read up to Hello; the rest of its messages is returned."""
+    async def _launch(self) -> tuple[Child, Hello]:
+        """A new child that serves. Raises EngineStartError."""
         try:
-            self._process = await EngineProcess.spawn(self._config, self._log_path, self._command)
-        except ChildProcessError as error:
-            raise EngineStartError("engine_died", self._died(error.args[0])) from None
-        except OSError as error:  # no memory for a process, no place for its log or socket
-            raise EngineStartError(
-                "engine_died", f"The engine process could not be started: {error}."
-            ) from None
-        messages = self._process.messages()
-        while True:
-            try:
-                message = await anext(messages)
-            except StopAsyncIteration:
-                break
-            except msgspec.MsgspecError as error:
-                await self._drop_process()
-                raise EngineStartError(
-                    "engine_died", f"The engine process sent what is no message: {error}."
-                ) from None
-            match message:
-                case Progress():
-                    self.progress = message
-                    if self._on_progress is not None:
-                        self._on_progress(message)
-                case StartFailed(code=code, message=text):
-                    await self._drop_process()
-                    raise EngineStartError(code, text)
-                case Hello():
-                    self.hello = message
-                    self.progress = None
-                    self.state = "ready"
-                    return messages
-                case _:
-                    log.warning("the engine sent %s before hello", type(message).__name__)
-        status = await self._process.wait(LINGER_S)
-        self._process = None
-        raise EngineStartError("engine_died", self._died(status))
+            self._child = child = await Child.spawn(self._config, self._log_path, self._command)
+            hello = await child.hello(self._note_progress)
+        except EngineStartError as error:
+            self._child = None
+            line = last_line(self._log_path)
+            self.death = Death(time.time(), "start", error.message, line)
+            raise
+        self.hello, self.progress, self.state = hello, None, "ready"
+        return child, hello
 
-    async def _run(self, messages: AsyncIterator[object]) -> None:
+    async def _run(self, child: Child) -> None:
         """Serve one child after the other until `stop` or a failure that restarting keeps."""
         loop = asyncio.get_running_loop()
-        backoff = BACKOFF_FIRST_S
+        backoff = Backoff()
         while True:
             since = loop.time()
             try:
-                async for message in messages:
+                async for message in child.messages():
                     self._receive(message)
             except Exception:
                 log.exception("the connection to the engine failed")
-            self.state = "restarting"
-            self._fail_all()
-            if self._process is not None:
-                log.error("%s", self._died(await self._process.wait(LINGER_S)))
-                self._process = None
-            if loop.time() - since >= HEALTHY_S:
-                backoff = BACKOFF_FIRST_S
+            self.state, self.death = "restarting", None
+            self.death = death = await child.death()
+            self._child = None
+            log.error("%s Its log is %s. %s", death.reason, self._log_path, death.log_line)
+            self._sort_out(death)
+            backoff.lived(loop.time() - since)
             self.restarts += 1
             while self.state == "restarting":
-                await asyncio.sleep(backoff)
-                backoff = min(2 * backoff, BACKOFF_MAX_S)
+                await asyncio.sleep(backoff.take())
                 try:
-                    messages = await self._launch()
+                    child, _ = await self._launch()
                 except EngineStartError as error:
                     log.error("the engine did not restart: %s", error.message)
                     if error.code != "engine_died":
                         self.state = "failed"
+                        self._fail_all()
                         return
-            self._restore()
+            self._restore(child)
 
-    def _restore(self) -> None:
-        """Give the operator's settings to a new child. Replies to unknown calls are ignored."""
-        assert self._process is not None
+    def _sort_out(self, death: Death) -> None:
+        """End the requests of a dead engine, or keep them for the next one."""
+        streams = list(self._streams.values())
+        blame(streams, self.hello.max_batch if self.hello else len(streams))
+        for stream in streams:
+            if may_retry(stream):
+                stream.restart()
+            else:
+                del self._streams[stream.request.id]
+                self._finish(stream, bereaved(stream, death))
+        self._replies.fail(*away(self.state))
+        if self._streams:
+            log.info("%d requests wait for the next engine", len(self._streams))
+            if self._patience is None:
+                loop = asyncio.get_running_loop()
+                self._patience = loop.call_later(RETRY_S, self._fail_all)
+
+    def _restore(self, child: Child) -> None:
+        """Give the operator's settings to a new child, then the requests that wait."""
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
         for body in (*self._drafters.values(), self._controller):
             if body is not None:
-                self._next_call += 1
-                self._process.send(Call(self._next_call, body))
-
-    async def _call(self, body: CallBody) -> object:
-        assert self._process is not None
-        self._next_call += 1
-        call = self._next_call
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._calls[call] = future
-        try:
-            self._process.send(Call(call, body))
-            async with asyncio.timeout(CALL_TIMEOUT_S):
-                reply = await future
-        except TimeoutError:
-            raise EngineCallError("internal", "The engine did not answer in time.") from None
-        finally:
-            self._calls.pop(call, None)
-        if reply.error is not None:
-            raise EngineCallError(reply.error, reply.message)
-        return reply.result
-
-    async def _drop_process(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            await process.stop()
+                child.send(self._replies.number(body))
+        for stream in list(self._streams.values()):
+            self._send(stream)
 
     # --- messages ---------------------------------------------------------------------------
 
@@ -297,18 +244,36 @@ class EngineClient:
                 if stream := self._streams.pop(message.id, None):
                     self._finish(stream, message)
             case Reply():
-                future = self._calls.get(message.call)
-                if future is not None and not future.done():
-                    future.set_result(message)
+                self._replies.deliver(message)
             case Snapshot():
                 with _logged("a snapshot"):
                     self._on_snapshot(message)
             case _:
                 log.warning("unexpected message from the engine: %s", type(message).__name__)
 
-    def _cancel(self, request: str) -> None:
-        if request in self._streams and self._process is not None:
-            self._process.send(Cancel(request))
+    def _note_progress(self, progress: Progress) -> None:
+        self.progress = progress
+        if self._on_progress is not None:
+            self._on_progress(progress)
+
+    def _send(self, stream: Stream) -> None:
+        assert self._child is not None
+        self._streams[stream.request.id] = stream
+        try:
+            self._child.send(stream.request)
+        except ValueError as error:
+            del self._streams[stream.request.id]
+            text = f"The request cannot be given to the engine: {error}."
+            self._finish(stream, Failed(stream.request.id, "invalid_request", text))
+
+    def _cancel(self, stream: Stream) -> None:
+        if self._streams.get(stream.request.id) is not stream:
+            return
+        if self.state == "ready" and self._child is not None:
+            self._child.send(Cancel(stream.request.id))
+        else:  # it waits for a new engine
+            del self._streams[stream.request.id]
+            self._finish(stream, stream.cancelled_away())
 
     def _finish(self, stream: Stream, event: Finished | Failed) -> None:
         stream.put(event)
@@ -317,18 +282,12 @@ class EngineClient:
                 self._on_finished(stream.request, event)
 
     def _fail_all(self) -> None:
-        """End every running request and call, because their engine is gone."""
+        """End every request and call, because no engine will take them."""
+        self._patience = None
         streams, self._streams = self._streams, {}
         for stream in streams.values():
-            self._finish(stream, _away(stream.request.id, self.state))
-        for future in self._calls.values():
-            if not future.done():
-                code, text = _away_reason(self.state)
-                future.set_exception(EngineCallError(code, text))
-
-    def _died(self, status: int) -> str:
-        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        return f"The engine process {how}. Its log is {self._log_path}."
+            self._finish(stream, Failed(stream.request.id, *away(self.state)))
+        self._replies.fail(*away(self.state))
 
 
 @contextlib.contextmanager
@@ -338,20 +297,3 @@ def _logged(what: str) -> Generator[None]:
         yield
     except Exception:
         log.exception("a listener failed on %s", what)
-
-
-def _away_reason(state: State) -> tuple[str, str]:
-    match state:
-        case "starting":
-            return "engine_starting", "The engine is still loading. Try again shortly."
-        case "failed":
-            return "engine_failed", "The engine could not start. See the server's log."
-        case "stopped":
-            return "draining", "The server is shutting down."
-        case _:
-            return "engine_restarting", "The engine stopped and is restarting. Try again shortly."
-
-
-def _away(request: str, state: State) -> Failed:
-    code, message = _away_reason(state)
-    return Failed(request, code, message)

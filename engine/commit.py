@@ -10,19 +10,22 @@ from engine.drafters.base import Drafter
 from engine.errors import RequestError
 from engine.executor import Verified
 from engine.request import Request
-from engine.wire import Delta, Piece, TokenKind
+from engine.wire import Delta, Piece, PromptLogprobs, TokenKind
 
 
 class Commit:
-    """The commit of one step. deltas: what its requests stream, in order.
+    """The commit of one step. deltas: what its requests stream, in order. prompts: the log
+    probabilities of prompts that are through; they are sent before the deltas.
 
-    `decoded` and `first` raise RequestError when the logits of the request were unsound."""
+    `decoded` and `prefilled` raise RequestError when the logits of the request were unsound or its
+    own masks left no token."""
 
     def __init__(self, step: int, drafters: Mapping[str, Drafter]) -> None:
         self._step = step
         self._drafters = drafters
         self._now = time.perf_counter()
         self.deltas: list[Delta] = []
+        self.prompts: list[tuple[Request, PromptLogprobs]] = []
 
     def decoded(
         self,
@@ -49,9 +52,17 @@ class Commit:
             shadows=self._teach(request, drafter, drafted, kept, committed, over),
         )
 
-    def first(self, request: Request, result: Verified) -> int:
-        """Commit the token that ends a prefill; the drafters take the request in. Returns 1."""
+    def prefilled(self, request: Request, result: Verified) -> int:
+        """Commit what a prefill gave: scores of prompt tokens, and with its last rows the first
+        token, when the drafters take the request in. Returns how many tokens were committed."""
         _check(result)
+        if result.prompt is not None:
+            request.output.add_prompt(result.prompt.first, result.prompt.scores)
+        if not result.tokens:
+            return 0
+        if result.prompt is not None:
+            prompt = PromptLogprobs(request.name, request.output.take_prompt())
+            self.prompts.append((request, prompt))
         request.computed -= 1  # _append counts the row that gave the token
         request.first_token = self._now
         committed = self._append(request, result, NONE, 0)
@@ -76,11 +87,14 @@ class Commit:
             if committed == result.accepted:
                 kind = "plain" if drafted == 0 else "bonus"
                 kind = "correction" if result.accepted < drafted else kind
+            score = None if result.scores is None else result.scores[committed]
             request.tokens.append(token)
             committed += 1
-            pieces.extend(request.output.add(token, kind))
+            pieces.extend(request.output.add(token, kind, score))
             if request.output.finish_reason is not None:
                 break
+            if request.constraint is not None:
+                request.constraint.advance(token)
         request.computed += committed
         request.last_token = self._now
         if pieces:
@@ -117,4 +131,10 @@ class Commit:
 
 def _check(result: Verified) -> None:
     if not result.sound:
-        raise RequestError("internal", "the model produced invalid logits (NaN).")
+        raise RequestError("internal", "the model produced invalid logits (NaN or infinite).")
+    if result.closed:
+        raise RequestError(
+            "invalid_request",
+            "no token is left to draw: allowed_token_ids, bad_words, min_tokens and the grammar "
+            "together exclude every one. Loosen one of them.",
+        )

@@ -10,12 +10,15 @@ import msgspec
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """model: a local folder, a Hugging Face id, or "embedded" (SmolLM2-135M-Instruct).
 
-    dtype auto picks bfloat16 where the device has fast bfloat16, else float32. threads 0 means
-    the number of physical cores. kv_tokens 0 sizes the page pool from free memory and
-    memory_fraction. chunk_rows bounds the prefill rows of one step; 0 means 256 on a CPU and 2,048
-    on a GPU. context_length 0 means the model's own. cache_dir holds converted models and
-    calibration tables. Lengths in tokens. calibration: "auto" uses a cached cost table if there is
-    one, "fresh" always measures."""
+    dtype auto picks bfloat16 where the device has fast bfloat16, else float32. threads 0 means the
+    number of physical cores. kv_tokens 0 sizes the page pool from free memory and memory_fraction.
+    prefix_cache: whose prompts may reuse computed pages: everybody's, each tenant's its own, or
+    nobody's. chunk_rows bounds the prefill rows of one step; 0 means 256 on a CPU and 2,048 on a
+    GPU. context_length 0 means the model's own. cache_dir holds converted models and calibration
+    tables. Lengths in tokens. calibration: "auto" uses a cached cost table if there is one, "fresh"
+    always measures. An engine whose step runs longer than step_timeout_s (five times that for its
+    first, which may compile), or that sends nothing for silence_timeout_s, hangs: it is killed and
+    restarted."""
 
     model: str = "embedded"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -28,8 +31,11 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     chunk_rows: int = 0
     page_size: int = 16
     kv_tokens: int = 0
+    prefix_cache: Literal["shared", "tenant", "off"] = "shared"
     memory_fraction: float = 0.4
     context_length: int = 0
     cache_dir: str = ""
     calibration: Literal["auto", "fresh"] = "auto"
+    step_timeout_s: float = 60.0
+    silence_timeout_s: float = 15.0
     served_name: str = ""

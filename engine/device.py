@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 import torch
 
 from engine.errors import StartError
+from engine.host_memory import available_bytes
 
 
 class Event(Protocol):
@@ -38,6 +39,12 @@ class Device:
         host = torch.tensor(values, dtype=dtype, pin_memory=self.is_cuda)
         return host.to(self.torch_device, non_blocking=True) if self.is_cuda else host
 
+    def upload(self, host: torch.Tensor) -> torch.Tensor:
+        """A host tensor on the device, copied without waiting."""
+        if not self.is_cuda or host.is_cuda:
+            return host
+        return host.pin_memory().to(self.torch_device, non_blocking=True)
+
     def to_host(self, value: torch.Tensor) -> torch.Tensor:
         """Start copying a device tensor to the host; complete after record().synchronize()."""
         if not self.is_cuda:
@@ -57,7 +64,7 @@ class Device:
         """Memory that a page pool may be sized from."""
         if self.is_cuda:
             return torch.cuda.mem_get_info(self.torch_device)[0]
-        return _available_host_bytes()
+        return available_bytes()
 
 
 def open_device(
@@ -95,14 +102,3 @@ def physical_cores() -> int:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     physical = torch.cpu.get_capabilities().get("num_physical_cores") or usable
     return max(1, min(int(usable or 1), int(physical or 1)))
-
-
-def _available_host_bytes() -> int:
-    try:
-        with open("/proc/meminfo") as meminfo:
-            for line in meminfo:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

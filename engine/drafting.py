@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from controller.contract import NONE, Allotment, BatchView, Controller, Offer, Plan
 from engine.drafters.base import Drafter
@@ -78,16 +78,22 @@ class Drafting:
             log.exception("the controller failed to plan step %d", step)
             return Plan(tuple(Allotment(request.id, NONE, 0) for request in decoding))
 
-    def draft(self, decoding: Sequence[Request], allotments: Sequence[Allotment]) -> list[Draft]:
+    def draft(
+        self,
+        decoding: Sequence[Request],
+        allotments: Sequence[Allotment],
+        grow: Callable[[Request, int], int],
+    ) -> list[Draft]:
         """One draft per decoding request, empty for plain decoding. Ids the target does not know
-        end a draft at their place."""
+        end a draft at their place. grow(request, rows): how many rows it has pages for."""
         drafts = [Draft() for _ in decoding]
         for name, drafter in self.drafters.items():
             asked = [
-                (index, min(allotment.length, self.max_draft_length, decoding[index].remaining - 1))
+                (index, grow(decoding[index], 1 + min(allotment.length, self.max_draft_length)) - 1)
                 for index, allotment in enumerate(allotments)
                 if allotment.drafter == name and allotment.length > 0
             ]
+            asked = [(index, length) for index, length in asked if length > 0]
             if not asked:
                 continue
             requests = [decoding[index] for index, _ in asked]

@@ -209,6 +209,8 @@ def convert(gguf: Path, made: Path, report: Progress) -> None:
 
     try:
         convert_gguf(gguf, made, report)
+        if not (made / "chat_template.jinja").is_file():
+            raise ConversionError("the file has no chat template")
     except (ConversionError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise ModelError(
             "conversion_failed",

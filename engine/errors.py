@@ -20,3 +20,23 @@ class StartError(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
+
+
+class EngineStartError(Exception):
+    """The client's word for an engine that cannot start; for other codes than engine_died trying
+    again will not help."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class EngineCallError(Exception):
+    """A call was refused (code of the call), the engine takes none at the moment (queue_full), or
+    it is away (engine_restarting)."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message

@@ -1,7 +1,8 @@
-"""Runs one step on the device: a single target forward, then choose and accept."""
+"""Runs one step on the device: a single target forward, then the chain, choose and accept."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,60 +11,149 @@ from torch import Tensor
 
 from engine.attention import Attention
 from engine.batch import Batch, Chunk, pack
-from engine.decoder import Decoder
+from engine.chain import Chain
 from engine.device import Device, Event
+from engine.logprobs import Scores, TokenScore, prompt_spans, score, score_prompts
+from engine.rejection import proposals
 from engine.sampling import choose
+from engine.shape import Model
 from engine.verify import accept
 
 
 @dataclass(frozen=True, slots=True)
+class PromptScores:
+    """Scores of the prompt tokens from position `first` on."""
+
+    first: int
+    scores: list[TokenScore]
+
+    @property
+    def sound(self) -> bool:
+        return not any(math.isnan(one.logprob) for one in self.scores)
+
+
+@dataclass(frozen=True, slots=True)
 class Verified:
-    """What the target says of one wanted chunk: its token at each of the 1 + D rows, how many
-    drafts it accepted, and whether the logits were sound."""
+    """What the target says of one chunk.
+
+    tokens: its token at each of the 1 + D wanted rows, empty when none was wanted. accepted: how
+    many drafts. sound: the logits of the rows that count were finite. closed: of such a row, the
+    request's own masks left no token. scores: of tokens, when asked for. prompt: of the prompt
+    tokens that the chunk's rows predict, when asked for."""
 
     request: int
     tokens: list[int]
     accepted: int
-    sound: bool
+    sound: bool = True
+    closed: bool = False
+    scores: list[TokenScore] | None = None
+    prompt: PromptScores | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """A step's results on their way to the host. tokens int64 [R], accepted int64 [C], sound bool
+    [R]; raw_sound bool [R]: the same before the chain, None when no chain ran; scores: of the
+    chunks that asked, in order; prompts likewise."""
+
+    tokens: Tensor
+    accepted: Tensor
+    sound: Tensor
+    raw_sound: Tensor | None
+    scores: Scores | None
+    prompts: Scores | None
 
 
 class Step:
     """A step in flight. `result` is the only place that waits for the device."""
 
-    def __init__(
-        self, batch: Batch, tokens: Tensor, accepted: Tensor, sound: Tensor, done: Event
-    ) -> None:
+    def __init__(self, batch: Batch, findings: Findings, done: Event) -> None:
         self.batch = batch
-        self._tokens = tokens
-        self._accepted = accepted
-        self._sound = sound
+        self._findings = findings
         self._done = done
 
     def result(self) -> list[Verified]:
-        """Wait for the device; one entry per wanted chunk, in the batch's order."""
+        """Wait for the device; one entry per chunk that is wanted or has prompt scores, in the
+        batch's order."""
         self._done.synchronize()
-        tokens, sound = self._tokens.tolist(), self._sound.tolist()
+        found = self._findings
+        tokens, accepts, sound = (
+            found.tokens.tolist(),
+            found.accepted.tolist(),
+            found.sound.tolist(),
+        )
+        raw_sound = sound if found.raw_sound is None else found.raw_sound.tolist()
+        scores = self._scores()
+        prompts = self._prompts()
         results: list[Verified] = []
-        row = 0
-        for chunk, accepted in zip(self.batch.wanted_chunks, self._accepted.tolist(), strict=True):
+        row = index = 0
+        for place, chunk in enumerate(self.batch.chunks):
+            prompt = prompts.get(place)
+            if not chunk.wanted:
+                if prompt is not None:
+                    results.append(Verified(chunk.request, [], 0, prompt.sound, prompt=prompt))
+                continue
+            accepted = accepts[index]
             end = row + chunk.drafted + 1
             used = row + accepted + 1  # rows past the first mismatch do not matter
-            results.append(Verified(chunk.request, tokens[row:end], accepted, all(sound[row:used])))
-            row = end
+            computed = all(raw_sound[row:used]) and (prompt is None or prompt.sound)
+            results.append(
+                Verified(
+                    request=chunk.request,
+                    tokens=tokens[row:end],
+                    accepted=accepted,
+                    sound=computed,
+                    closed=computed and not all(sound[row:used]),
+                    scores=scores.get(index),
+                    prompt=prompt,
+                )
+            )
+            row, index = end, index + 1
         return results
+
+    def _scores(self) -> dict[int, list[TokenScore]]:
+        """Wanted chunk -> scores of its rows."""
+        if self._findings.scores is None:
+            return {}
+        asked = [(i, c) for i, c in enumerate(self.batch.wanted_chunks) if c.logprobs is not None]
+        rows = self._findings.scores.rows(
+            [chunk.logprobs or 0 for _, chunk in asked for _ in range(chunk.drafted + 1)]
+        )
+        scores: dict[int, list[TokenScore]] = {}
+        first = 0
+        for index, chunk in asked:
+            scores[index] = rows[first : first + chunk.drafted + 1]
+            first += chunk.drafted + 1
+        return scores
+
+    def _prompts(self) -> dict[int, PromptScores]:
+        """Chunk -> scores of the prompt tokens that its rows predict."""
+        spans = prompt_spans(self.batch)
+        if not spans:
+            return {}
+        limits = [span.chunk.prompt_logprobs or 0 for span in spans for _ in span.tokens]
+        rows = [] if self._findings.prompts is None else self._findings.prompts.rows(limits)
+        prompts: dict[int, PromptScores] = {}
+        used = 0
+        for span in spans:
+            part = rows[used : used + len(span.tokens)]
+            prompts[span.place] = PromptScores(span.chunk.start + 1, part)
+            used += len(part)
+        return prompts
 
 
 class Executor:
     """Owns the model and the attention. forwards counts target forwards."""
 
     def __init__(
-        self, decoder: Decoder, attention: Attention, device: Device, page_size: int
+        self, decoder: Model, attention: Attention, device: Device, page_size: int
     ) -> None:
         self.decoder = decoder
         self.attention = attention
         self.device = device
         self.page_size = page_size
         self.forwards = 0
+        self._chain = Chain(device)
         self._generator = torch.Generator(device=device.torch_device)
         self._generator.seed()
 
@@ -73,10 +163,44 @@ class Executor:
         batch = pack(chunks, device, self.page_size)
         hidden = self.decoder.forward(batch.ids, batch.positions, self.attention.plan(batch))
         self.forwards += 1
+        prompts = self._score_prompts(batch, hidden)
         logits = self.decoder.logits(hidden.index_select(0, batch.wanted_rows))
+        wanted, groups = batch.wanted_chunks, batch.groups
+        asked = [
+            row
+            for chunk, group in zip(wanted, groups, strict=True)
+            if chunk.logprobs is not None
+            for row in group
+        ]
+        scored = device.tensor(asked, torch.int64) if asked else None
+        raw = None if scored is None else logits.index_select(0, scored)  # the chain changes it
+        raw_sound = self._chain.apply(logits, wanted, groups)
+        proposed = proposals(wanted, groups, batch.next_drafts, device)
         tokens, sound = choose(
-            logits, batch.row_draws, batch.row_positions, device, self._generator
+            logits, batch.row_draws, batch.row_positions, device, self._generator, proposed
         )
         accepted = accept(tokens, batch.next_drafts, batch.leading)
-        copies = device.to_host(tokens), device.to_host(accepted), device.to_host(sound)
-        return Step(batch, *copies, device.record())
+        scores = None
+        if raw is not None and scored is not None:
+            most = max(chunk.logprobs or 0 for chunk in wanted)
+            scores = score(raw, tokens.index_select(0, scored), most).to_host(device)
+        findings = Findings(
+            tokens=device.to_host(tokens),
+            accepted=device.to_host(accepted),
+            sound=device.to_host(sound),
+            raw_sound=None if raw_sound is None else device.to_host(raw_sound),
+            scores=scores,
+            prompts=None if prompts is None else prompts.to_host(device),
+        )
+        return Step(batch, findings, device.record())
+
+    def forget(self, request: int) -> None:
+        """Drop what is kept of a request that is over."""
+        self._chain.forget(request)
+
+    def _score_prompts(self, batch: Batch, hidden: Tensor) -> Scores | None:
+        spans = prompt_spans(batch)
+        if not spans:
+            return None
+        vocabulary = self.decoder.shape.vocabulary
+        return score_prompts(spans, hidden, self.decoder.logits, vocabulary, self.device)

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 
 import msgspec
 
-from engine.wire import MAX_FRAME_BYTES, FromEngine, ToEngine
+from engine.wire import MAX_FRAME_BYTES, Failed, FromEngine, Reply, ToEngine
 
 _HEADER = struct.Struct(">I")
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)
+
+
+class BadFrame(Exception):
+    """A frame in step that is no message of the contract. `answer` is for its sender, when the
+    frame says which request or call it was."""
+
+    def __init__(self, reason: str, answer: Failed | Reply | None) -> None:
+        super().__init__(reason)
+        self.answer = answer
+
+
+def encode(message: FromEngine | ToEngine) -> bytes:
+    """Header and body. Raises ValueError for a message above MAX_FRAME_BYTES, or with a number or
+    a text that msgpack cannot hold."""
+    try:
+        body = _encoder.encode(message)
+    except OverflowError as error:
+        raise ValueError(str(error)) from None
+    if len(body) > MAX_FRAME_BYTES:
+        kind = type(message).__name__
+        raise ValueError(f"a {kind} of {len(body):,} bytes is above {MAX_FRAME_BYTES:,}")
+    return _HEADER.pack(len(body)) + body
 
 
 class Connection:
@@ -21,9 +44,9 @@ class Connection:
         self._socket = sock
 
     def receive(self) -> ToEngine | None:
-        """The next message; None when the other side has closed.
+        """The next message; None when the other side has closed, also in the middle of a frame.
 
-        Raises msgspec.MsgspecError for a frame that is no message (the stream stays in step) and
+        Raises BadFrame for a frame that is no message (the stream stays in step) and
         ConnectionError for one that is too large."""
         header = self._read(_HEADER.size)
         if header is None:
@@ -32,13 +55,24 @@ class Connection:
         if length > MAX_FRAME_BYTES:
             raise ConnectionError(f"a frame of {length} bytes is above {MAX_FRAME_BYTES}")
         body = self._read(length)
-        return None if body is None else _decoder.decode(body)
+        if body is None:
+            return None
+        try:
+            return _decoder.decode(body)
+        except msgspec.MsgspecError as error:
+            raise BadFrame(str(error), _answer(body, str(error))) from None
 
     def send(self, message: FromEngine) -> None:
-        body = _encoder.encode(message)
-        self._socket.sendall(_HEADER.pack(len(body)) + body)
+        """Blocks while the other side does not read. Raises ValueError as `encode`."""
+        self.send_frame(encode(message))
+
+    def send_frame(self, frame: bytes) -> None:
+        self._socket.sendall(frame)
 
     def close(self) -> None:
+        """Ends it for the other side too while a thread is still in `receive`, which then ends."""
+        with contextlib.suppress(OSError):  # the other side has gone
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def _read(self, count: int) -> bytes | None:
@@ -53,3 +87,18 @@ class Connection:
             parts.append(part)
             count -= len(part)
         return b"".join(parts)
+
+
+def _answer(body: bytes, reason: str) -> Failed | Reply | None:
+    """Nobody waits for ever for the answer to a message that was not understood."""
+    try:
+        fields = msgspec.msgpack.decode(body)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    match fields:
+        case {"type": "submit", "id": str(name)}:
+            return Failed(name, "invalid_request", f"the request is malformed: {reason}.")
+        case {"type": "call", "call": int(call)}:
+            return Reply(call, None, "invalid_request", f"the call is malformed: {reason}.")
+        case _:
+            return None

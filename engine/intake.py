@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from controller.contract import NONE, Wish
+from engine.bounds import between, check_sampling, invalid
 from engine.draw import Draw
 from engine.errors import RequestError
 from engine.output import Output
@@ -16,9 +17,11 @@ from engine.request import Request
 from engine.text import Text
 from engine.wire import Sampling, Submit
 
-MAX_STOP_STRINGS = 16
-MAX_STOP_CHARACTERS = 1024
-MAX_STOP_IDS = 64
+if TYPE_CHECKING:  # its library is loaded with the first grammar
+    from engine.grammar import Constraint
+
+MAX_PROMPT_ALTERNATIVES = 1_000_000
+"""Log probabilities of one prompt: they travel in one frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,39 +44,99 @@ class Intake:
         limits: Limits,
         stop_ids: frozenset[int],
         is_enabled: Callable[[str], bool | None],
+        constrain: Callable[[Sampling], Constraint | None],
     ) -> None:
+        """is_enabled(name) is None for a drafter that does not exist. constrain: compiles the
+        grammar of a request, if it has one; raises RequestError."""
         self._text = text
         self._limits = limits
         self._stop_ids = stop_ids
         self._is_enabled = is_enabled
+        self._constrain = constrain
         self._ids = itertools.count(1)
 
     def request(self, submit: Submit) -> Request:
-        """is_enabled(name) is None for a drafter that does not exist."""
+        """The checked request. May take seconds when a grammar is compiled."""
         arrived = time.perf_counter()
         sampling = submit.sampling
         check_sampling(sampling, self._limits.vocabulary)
+        between("priority", submit.priority, -(2**31), 2**31 - 1)
         self.check_wish(submit.speculation)
         prompt = self._prompt(submit)
         max_tokens = self._max_tokens(len(prompt), sampling.max_tokens)
+        if sampling.min_tokens > max_tokens:
+            raise invalid(
+                "min_tokens",
+                f"min_tokens must be at most max_tokens, here {max_tokens}, "
+                f"not {sampling.min_tokens}.",
+            )
+        most = len(prompt) * (1 + (sampling.prompt_logprobs or 0))
+        if sampling.prompt_logprobs is not None and most > MAX_PROMPT_ALTERNATIVES:
+            raise invalid(
+                "prompt_logprobs",
+                f"the prompt's {len(prompt)} tokens make {most} log probabilities, at most "
+                f"{MAX_PROMPT_ALTERNATIVES} fit; ask for fewer or shorten the prompt.",
+            )
+        # A grammar that is complete can only end: it knows when min_tokens and ignore_eos give way.
+        constraint = self._constrain(sampling)
+        end_ids = self._stop_ids
+        if sampling.ignore_eos and constraint is None:
+            end_ids = frozenset()
+        stop_token_ids = frozenset(sampling.stop_token_ids)
+        early_ids = frozenset() if constraint is not None else end_ids | stop_token_ids
         return Request(
             id=next(self._ids),
             name=submit.id,
             tokens=prompt,
             prompt_length=len(prompt),
             max_tokens=max_tokens,
-            draw=Draw(sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed),
+            draw=self._draw(sampling, early_ids),
             wish=submit.speculation,
             tenant=submit.tenant,
             output=Output(
                 self._text.stream(),
                 stop=sampling.stop,
-                end_ids=frozenset() if sampling.ignore_eos else self._stop_ids,
-                stop_token_ids=frozenset(sampling.stop_token_ids),
+                end_ids=end_ids,
+                stop_token_ids=stop_token_ids,
                 max_tokens=max_tokens,
+                min_tokens=sampling.min_tokens,
             ),
             arrived=arrived,
+            priority=submit.priority,
+            constraint=constraint,
         )
+
+    def _draw(self, sampling: Sampling, early_ids: frozenset[int]) -> Draw:
+        """early_ids: what min_tokens masks."""
+        allowed = sampling.allowed_token_ids
+        return Draw(
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            seed=sampling.seed,
+            min_p=sampling.min_p,
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            repetition_penalty=sampling.repetition_penalty,
+            logit_bias=tuple(sampling.logit_bias.items()),
+            bad_words=self._bad_words(sampling.bad_words),
+            allowed_token_ids=None if allowed is None else tuple(set(allowed)),
+            min_tokens=sampling.min_tokens if early_ids else 0,
+            end_ids=tuple(early_ids),
+            logprobs=sampling.logprobs,
+            prompt_logprobs=sampling.prompt_logprobs,
+        )
+
+    def _bad_words(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+        """The token sequences of each word, at the start of a text and after a space."""
+        sequences: dict[tuple[int, ...], None] = {}
+        for word in words:
+            bare = word.lstrip() or word
+            for spelling in (bare, f" {bare}"):
+                ids = tuple(self._text.encode(spelling))
+                if ids and all(token < self._limits.vocabulary for token in ids):
+                    sequences[ids] = None
+        return tuple(sequences)
 
     def check_wish(self, wish: Wish) -> None:
         if wish.drafter not in (None, NONE):
@@ -141,41 +204,3 @@ class Intake:
                 "max_tokens",
             )
         return asked
-
-
-def check_sampling(sampling: Sampling, vocabulary: int) -> None:
-    """Bound every number. Raises RequestError naming the field and its range."""
-    _between("temperature", sampling.temperature, 0.0, 2.0)
-    _between("top_k", sampling.top_k, 0, 2**31 - 1)
-    _between("top_p", sampling.top_p, 0.0, 1.0)
-    if sampling.top_p == 0.0:
-        raise RequestError("invalid_request", "top_p must be more than 0.", "top_p")
-    if sampling.seed is not None:
-        _between("seed", sampling.seed, -(2**63), 2**63 - 1)
-    if sampling.max_tokens is not None:
-        _between("max_tokens", sampling.max_tokens, 1, 2**31 - 1)
-    if len(sampling.stop) > MAX_STOP_STRINGS:
-        raise RequestError(
-            "invalid_request", f"stop holds more than {MAX_STOP_STRINGS} strings.", "stop"
-        )
-    if any(not 0 < len(stop) <= MAX_STOP_CHARACTERS for stop in sampling.stop):
-        raise RequestError(
-            "invalid_request",
-            f"each stop string must have 1 to {MAX_STOP_CHARACTERS} characters.",
-            "stop",
-        )
-    if len(sampling.stop_token_ids) > MAX_STOP_IDS or any(
-        not 0 <= token < vocabulary for token in sampling.stop_token_ids
-    ):
-        raise RequestError(
-            "invalid_request",
-            f"stop_token_ids takes at most {MAX_STOP_IDS} ids between 0 and {vocabulary - 1}.",
-            "stop_token_ids",
-        )
-
-
-def _between(name: str, value: float, low: float, high: float) -> None:
-    if math.isnan(value) or not low <= value <= high:
-        raise RequestError(
-            "invalid_request", f"{name} must be between {low} and {high}, not {value}.", name
-        )

@@ -9,12 +9,14 @@ from torch import Tensor
 
 from engine.device import Device
 from engine.errors import StartError
+from engine.host_memory import size_text
 from engine.shape import Shape
 
 
 @dataclass(frozen=True)
 class KvPool:
-    """keys and values: per layer [pages * page_size, Hkv, D]; slot = page * page_size + offset."""
+    """keys and values: per layer [pages * page_size, Hkv, Dk] and [.., Hkv, Dv]; slot =
+    page * page_size + offset."""
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
@@ -24,40 +26,62 @@ class KvPool:
 
 def bytes_per_token(shape: Shape, dtype: torch.dtype) -> int:
     """Bytes of keys and values that one token takes over all layers."""
-    return 2 * shape.layers * shape.kv_heads * shape.head_dim * dtype.itemsize
+    sizes = (kind.kv_heads * (kind.head_dim + kind.value_dim) for kind in shape.kinds)
+    return sum(sizes) * dtype.itemsize
 
 
 def open_pool(
     shape: Shape, device: Device, page_size: int, kv_tokens: int, memory_fraction: float
 ) -> KvPool:
-    """Allocate the pool: kv_tokens, or what memory_fraction of the free memory holds.
+    """Allocate the pool: kv_tokens, or what memory_fraction of the free memory holds, at most 64
+    full contexts.
 
-    Raises StartError when that is less than 256 tokens, or less than kv_tokens asks for."""
+    Call it once the model is loaded. Raises StartError when that is less than one full context,
+    or less than kv_tokens asks for."""
     per_token = bytes_per_token(shape, device.dtype)
-    affordable = int(device.free_bytes() * memory_fraction) // per_token
-    tokens = kv_tokens or min(affordable, 64 * shape.context_length)
-    pages = -(-tokens // page_size)
-    smallest = min(shape.context_length, 256)
-    mib = per_token / 2**20
-    if tokens < smallest:
-        raise StartError(
-            "memory_too_small",
-            f"the KV cache would hold {tokens} tokens ({tokens * mib:.1f} MiB), and at least "
-            f"{smallest} are needed. Raise --kv-tokens or --memory-fraction, or free memory.",
-        )
+    free = device.free_bytes()
+    affordable = int(free * memory_fraction) // per_token // page_size * page_size
+    context = shape.context_length
+    tokens = -(-(kv_tokens or min(affordable, 64 * context)) // page_size) * page_size
     if tokens > affordable:
         raise StartError(
             "memory_too_small",
-            f"a KV cache of {tokens} tokens needs {tokens * mib:.0f} MiB; memory_fraction "
-            f"{memory_fraction} of the free memory allows {affordable * mib:.0f} MiB "
-            f"({affordable} tokens). Lower --kv-tokens or raise --memory-fraction.",
+            f"a KV cache of {tokens} tokens needs {size_text(tokens * per_token)}, and "
+            f"memory_fraction {memory_fraction} of the {size_text(free)} that are free on "
+            f"{device.torch_device} allows {affordable} tokens "
+            f"({size_text(affordable * per_token)}). Set --kv-tokens {affordable} or less, raise --memory-fraction, or free memory.",
         )
-    size = (pages * page_size, shape.kv_heads, shape.head_dim)
-
-    def storage() -> tuple[Tensor, ...]:
-        return tuple(
-            torch.empty(size, dtype=device.dtype, device=device.torch_device)
-            for _ in range(shape.layers)
+    if tokens < context:
+        given = (
+            f"--kv-tokens {kv_tokens} is"
+            if kv_tokens
+            else f"memory_fraction {memory_fraction} of the {size_text(free)} that are free on "
+            f"{device.torch_device} holds {tokens} tokens,"
         )
+        raise StartError(
+            "memory_too_small",
+            f"{given} too few for one request of the full context of {context} tokens "
+            f"({size_text(context * per_token)} of keys and values). Set --context-length "
+            f"{max(tokens, page_size)} or less"
+            + (
+                f", or --kv-tokens {context} or more."
+                if kv_tokens
+                else ", raise --memory-fraction, or free memory."
+            ),
+        )
+    return empty_pool(shape, device, tokens // page_size, page_size)
 
-    return KvPool(storage(), storage(), pages, page_size)
+
+def empty_pool(shape: Shape, device: Device, pages: int, page_size: int) -> KvPool:
+    """Storage for so many pages, of unset content, whatever else the memory is needed for."""
+    slots = pages * page_size
+    return KvPool(
+        tuple(_storage(slots, kind.kv_heads, kind.head_dim, device) for kind in shape.kinds),
+        tuple(_storage(slots, kind.kv_heads, kind.value_dim, device) for kind in shape.kinds),
+        pages,
+        page_size,
+    )
+
+
+def _storage(slots: int, kv_heads: int, dim: int, device: Device) -> Tensor:
+    return torch.empty((slots, kv_heads, dim), dtype=device.dtype, device=device.torch_device)

@@ -1,272 +1,196 @@
-"""Loads a model and its tokenizer through transformers into the lean decoder.
+"""Loads a model and its tokenizer through transformers into the lean decoder, or the fallback.
 
-Every transformers call of the serving engine lives in this file."""
+The engine's transformers calls live here, in engine/fallback.py and in engine/conversion.py."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
-from engine.decoder import Decoder, Layer, Scales
 from engine.device import Device
-from engine.embedded import ModelError, ensure_embedded
 from engine.errors import StartError
-from engine.shape import Shape
-
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "granite")
-"""Model types that fit the lean decoder. Tests hold each equal to its transformers module."""
-
-EMBEDDED = "embedded"
-
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+from engine.families import LEAN, PAGED, context_limit, refusal
+from engine.folder import Folder, read_folder
+from engine.fusing import fits, fuse
+from engine.host_memory import available_bytes, size_text
+from engine.shape import Model
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A target model ready to run. stop_ids: end-of-sequence token ids. path: its folder."""
+    """A model ready to run. stop_ids: end-of-sequence token ids. path: its folder."""
 
-    decoder: Decoder
+    decoder: Model
     tokenizer: Any
     stop_ids: frozenset[int]
     architecture: str
     path: Path
 
 
-def find_model(model: str, cache_dir: Path, progress: Any = None) -> Path:
-    """Folder of a model given as "embedded", a local folder or a Hugging Face id.
-
-    Raises StartError when it cannot be had."""
-    if model == EMBEDDED:
-        try:
-            return ensure_embedded(cache_dir, progress)
-        except ModelError as error:
-            raise StartError(error.code, error.message) from error
-    path = Path(model).expanduser()
-    if path.is_dir():
-        return path
-    if path.exists():
-        raise StartError(
-            "model_not_a_folder",
-            f"--model {model} is a file; give the folder that holds config.json and the weights.",
-        )
-    if model.startswith((".", "/", "~")) or model.count("/") != 1:
-        raise StartError(
-            "model_not_found",
-            f"--model {model}: no such folder. Give a folder with config.json and safetensors, "
-            'a Hugging Face id such as "HuggingFaceTB/SmolLM2-135M-Instruct", or "embedded".',
-        )
-    return _download(model)
-
-
-def _download(hub_id: str) -> Path:
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(
-            snapshot_download(
-                hub_id,
-                allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"],
-            )
-        )
-    except Exception as error:  # the hub client raises a dozen unrelated types
-        raise StartError(
-            "model_download_failed",
-            f"--model {hub_id} is neither a local folder nor reachable on the hub "
-            f"({type(error).__name__}: {str(error).splitlines()[0][:200]}). "
-            "Check the name and the network, or download it and give the folder.",
-        ) from error
-
-
 def load(path: Path, device: Device, context_length: int) -> Loaded:
-    """Load a dense Llama-like Hugging Face folder. Raises StartError with what is wrong."""
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, logging
+    """Load a Hugging Face folder. context_length 0 means the model's own.
+
+    Raises StartError with what is wrong."""
+    folder = read_folder(path)
+    from transformers import logging  # a broken folder is told without the slow import
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    config_file = path / "config.json"
-    if not config_file.is_file():
-        raise StartError(
-            "model_incomplete",
-            f"{path} holds no config.json; give a complete Hugging Face model folder.",
-        )
+    config = _config(folder)
+    context = _context(config, context_length)
+    _check_memory(folder, device)
+    tokenizer = _tokenizer(folder, config)
+    model = _model(folder, device)
+    decoder = open_model(model, config, device, context)
+    return Loaded(decoder, tokenizer, _stop_ids(model, config, tokenizer), folder.family, path)
+
+
+def open_model(model: Any, config: Any, device: Device, context_length: int) -> Model:
+    """The lean decoder or the fallback over a loaded transformers causal LM."""
+    if fits(model, config):
+        return fuse(model, config, device, context_length)
+    from engine.fallback import open_fallback
+
+    family = config.model_type
     try:
-        declared = json.loads(config_file.read_text())
-    except ValueError as error:
-        raise StartError("model_broken", f"{config_file} is not valid JSON: {error}.") from error
-    family = declared.get("model_type") if isinstance(declared, dict) else None
-    if family not in FAMILIES:
+        return open_fallback(model, config, device, context_length, family in (*LEAN, *PAGED))
+    except StartError as error:
+        raise StartError(
+            error.code, f"{family!r} models are not served: {error.message}."
+        ) from error
+
+
+def _config(folder: Folder) -> Any:
+    """The folder's transformers config; raises StartError for a family that is not served."""
+    from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    family, path = folder.family, folder.path
+    if family not in CONFIG_MAPPING:
+        code = " Its folder brings Python code of its own (auto_map), which is never run."
         raise StartError(
             "model_unsupported",
-            f"{path} is a {family!r} model; supported families are {', '.join(FAMILIES)}.",
+            f"{path} is a {family!r} model, a family that the installed transformers does not "
+            f"have.{code if 'auto_map' in folder.config else ''}",
         )
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    except Exception as error:  # each family checks its fields in its own way
+        raise _broken(path, error, "Check config.json against the model's own.") from error
+    if reason := refusal(config, causal_lm(config)):
+        raise StartError("model_unsupported", f"{path} is a {family!r} model: {reason}.")
+    return config
+
+
+def causal_lm(config: Any) -> Any:
+    """The transformers class of a config's causal language model, or None."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    return MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+
+
+def _context(config: Any, asked: int) -> int:
+    limit = context_limit(config)
+    if limit is None and not asked:
+        raise StartError(
+            "context_unknown",
+            f"this {config.model_type!r} model does not tell its longest context; "
+            "set --context-length.",
+        )
+    if limit is not None and asked > limit:
+        raise StartError(
+            "context_too_long",
+            f"--context-length {asked} is more than the model's {limit} tokens; "
+            f"set {limit} or less.",
+        )
+    return asked or limit or 0
+
+
+def _check_memory(folder: Folder, device: Device) -> None:
+    """Raise StartError when the weights alone are larger than the free memory. A GPU's pass
+    through the host's."""
+    needed = folder.parameters * device.dtype.itemsize
+    places = [(str(device.torch_device), device.free_bytes())]
+    if device.is_cuda:
+        places.append(("the host, through which they are loaded", available_bytes()))
+    for place, free in places:
+        if needed > free:
+            dtype = str(device.dtype).removeprefix("torch.")
+            raise StartError(
+                "memory_too_small",
+                f"{folder.path} needs {size_text(needed)} for its {folder.parameters:,} "
+                f"weights in {dtype}, and {size_text(free)} are free on {place}. "
+                "Free memory, choose a smaller model"
+                + ("." if device.dtype.itemsize == 2 else ", or set --dtype bfloat16."),
+            )
+
+
+def _tokenizer(folder: Folder, config: Any) -> Any:
+    from transformers import AutoTokenizer
+
+    path = folder.path
+    try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    except Exception as error:  # transformers and tokenizers raise many types for a bad file
+        raise _broken(path, error, "Check the tokenizer's files.") from error
+    if tokenizer.vocab_size > config.vocab_size:
+        raise StartError(
+            "model_broken",
+            f"{path}: the tokenizer has {tokenizer.vocab_size} tokens and the model embeds "
+            f"{config.vocab_size}. They are of different models; take both from the same one.",
+        )
+    return tokenizer
+
+
+def _model(folder: Folder, device: Device) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    path = folder.path
+    try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
             dtype=device.dtype,
             trust_remote_code=False,
             use_safetensors=True,
+            ignore_mismatched_sizes=True,  # it reports them, and then they are told below
             output_loading_info=True,
         )
     except Exception as error:  # transformers and safetensors raise many types for a bad folder
-        reason = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
-        raise StartError(
-            "model_broken",
-            f"{path} cannot be loaded ({type(error).__name__}: {reason}). "
-            "Check that every file of the folder is complete.",
-        ) from error
+        raise _broken(path, error, "Check that its files are of the same model.") from error
     model, report = loaded
     missing = sorted(report["missing_keys"])  # transformers fills these in at random
     if missing or report["mismatched_keys"]:
-        named = ", ".join(missing[:3]) or str(report["mismatched_keys"])[:200]
+        unfit = [
+            f"{name} {list(stored)} instead of {list(expected)}"
+            for name, stored, expected in report["mismatched_keys"]
+        ]
+        named = ", ".join([*missing, *unfit][:3])
         raise StartError(
             "model_broken",
             f"{path}: weights are missing or do not fit config.json ({named}). "
             "Check that every file of the folder is complete and of the same model.",
         )
-    if not any((path / name).is_file() for name in TOKENIZER_FILES):
-        raise StartError(
-            "model_incomplete",
-            f"{path} holds no tokenizer ({' or '.join(TOKENIZER_FILES)}).",
-        )
-    decoder = fuse(model, config, device, context_length)
-    return Loaded(decoder, tokenizer, _stop_ids(model, config, tokenizer), family, path)
+    return model
 
 
-def fuse(model: nn.Module, config: Any, device: Device, context_length: int = 0) -> Decoder:
-    """Build the lean decoder from a loaded transformers causal LM of a supported family."""
-    inner: Any = model.model
-    context = _context_length(config, context_length)
-    heads = config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    shape = Shape(
-        layers=config.num_hidden_layers,
-        heads=heads,
-        kv_heads=config.num_key_value_heads,
-        head_dim=head_dim,
-        hidden=config.hidden_size,
-        vocabulary=config.vocab_size,
-        context_length=context,
+def _broken(path: Path, error: Exception, advice: str) -> StartError:
+    reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else "no message"
+    return StartError(
+        "model_broken", f"{path} cannot be loaded ({type(error).__name__}: {reason}). {advice}"
     )
-    if config.hidden_act != "silu":
-        raise StartError("model_unsupported", f"activation {config.hidden_act!r} is not supported.")
-    scales = Scales(
-        attention=getattr(config, "attention_multiplier", None) or head_dim**-0.5,
-        embedding=getattr(config, "embedding_multiplier", 1.0),
-        residual=getattr(config, "residual_multiplier", 1.0),
-        logits=getattr(config, "logits_scaling", 1.0),
-    )
-    cos, sin = _rope_tables(inner, context, head_dim, device.dtype)
-
-    def place(tensor: Tensor) -> Tensor:
-        return tensor.detach().to(device.torch_device, device.dtype).contiguous()
-
-    def optional(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else place(tensor)
-
-    layers: list[Layer] = []
-    for index, block in enumerate(inner.layers):
-        attention, mlp = block.self_attn, block.mlp
-        layers.append(
-            Layer(
-                input_norm=place(block.input_layernorm.weight),
-                qkv=place(_joined(attention, ("q_proj", "k_proj", "v_proj"), "weight")),
-                qkv_bias=optional(_joined_bias(attention, ("q_proj", "k_proj", "v_proj"))),
-                q_norm=optional(_norm_weight(attention, "q_norm")),
-                k_norm=optional(_norm_weight(attention, "k_norm")),
-                output=place(attention.o_proj.weight),
-                output_bias=optional(attention.o_proj.bias),
-                mlp_norm=place(block.post_attention_layernorm.weight),
-                gate_up=place(_joined(mlp, ("gate_proj", "up_proj"), "weight")),
-                gate_up_bias=optional(_joined_bias(mlp, ("gate_proj", "up_proj"))),
-                down=place(mlp.down_proj.weight),
-                down_bias=optional(mlp.down_proj.bias),
-                rope=_uses_rope(config, index),
-            )
-        )
-        for projection in ("q_proj", "k_proj", "v_proj"):
-            delattr(attention, projection)  # frees the unfused copy layer by layer
-        for projection in ("gate_proj", "up_proj"):
-            delattr(mlp, projection)
-    embedding = place(inner.embed_tokens.weight)
-    head_weight: Tensor = model.lm_head.weight  # type: ignore[union-attr,assignment]  # any causal LM
-    tied = head_weight.data_ptr() == inner.embed_tokens.weight.data_ptr()
-    return Decoder(
-        shape=shape,
-        scales=scales,
-        epsilon=config.rms_norm_eps,
-        embedding=embedding,
-        layers=tuple(layers),
-        norm=place(inner.norm.weight),
-        head=embedding if tied else place(head_weight),
-        cos=cos.to(device.torch_device),
-        sin=sin.to(device.torch_device),
-    )
-
-
-def _joined(module: Any, names: tuple[str, ...], attribute: str) -> Tensor:
-    return torch.cat([getattr(getattr(module, name), attribute) for name in names], dim=0)
-
-
-def _joined_bias(module: Any, names: tuple[str, ...]) -> Tensor | None:
-    return None if getattr(module, names[0]).bias is None else _joined(module, names, "bias")
-
-
-def _norm_weight(attention: Any, name: str) -> Tensor | None:
-    norm = getattr(attention, name, None)
-    return None if norm is None else norm.weight
-
-
-def _uses_rope(config: Any, index: int) -> bool:
-    marks = getattr(config, "no_rope_layers", None)  # 1 marks a layer WITH rope
-    return bool(marks[index]) if marks else True
-
-
-def _context_length(config: Any, asked: int) -> int:
-    limit = config.max_position_embeddings
-    window = getattr(config, "sliding_window", None)
-    if window and getattr(config, "use_sliding_window", True):
-        limit = min(limit, window)  # inside the window, sliding attention is full attention
-    if asked > limit:
-        raise StartError(
-            "context_too_long",
-            f"--context-length {asked} is more than the model's {limit} tokens.",
-        )
-    return asked or limit
-
-
-def _rope_tables(
-    inner: Any, context: int, head_dim: int, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """cos and signed sin [context, head_dim] from the model's own rotary module, so that every
-    fixed scaling (linear, llama3, yarn) is what transformers computes."""
-    rotary = inner.rotary_emb
-    kind = getattr(rotary, "rope_type", "default")
-    if kind in ("dynamic", "longrope"):
-        raise StartError("model_unsupported", f"rope type {kind!r} is not supported.")
-    positions = torch.arange(context, device=rotary.inv_freq.device).unsqueeze(0)
-    cos, sin = rotary(torch.zeros(1, dtype=torch.float32, device=positions.device), positions)
-    if cos.shape[-1] != head_dim:
-        raise StartError("model_unsupported", "partial rotary embeddings are not supported.")
-    sign = torch.ones(head_dim, device=sin.device)
-    sign[: head_dim // 2] = -1.0
-    return cos[0].to(dtype), (sin[0] * sign).to(dtype)
 
 
 def _stop_ids(model: Any, config: Any, tokenizer: Any) -> frozenset[int]:
     ids: set[int] = set()
     generation = getattr(model, "generation_config", None)
-    for source in (getattr(generation, "eos_token_id", None), config.eos_token_id):
+    for source in (
+        getattr(generation, "eos_token_id", None),
+        getattr(config, "eos_token_id", None),
+        tokenizer.eos_token_id,
+    ):
         if isinstance(source, int):
             ids.add(source)
         elif source:
             ids.update(int(value) for value in source)
-    if tokenizer.eos_token_id is not None:
-        ids.add(int(tokenizer.eos_token_id))
     return frozenset(ids)

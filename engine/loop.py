@@ -6,12 +6,14 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Generator, Sequence
+from typing import NamedTuple
+
+from torch import Tensor
 
 from controller.contract import (
     NONE,
     Controller,
     Features,
-    Plan,
     RequestOutcome,
     StepOutcome,
 )
@@ -25,6 +27,7 @@ from engine.executor import Executor, Verified
 from engine.meter import Meter
 from engine.request import Request
 from engine.scheduler import Scheduler, Work
+from engine.verification import Verdict, Verification
 from engine.wire import Deltas, Failed, Finished, FinishReason, PromptLogprobs
 
 log = logging.getLogger(__name__)
@@ -33,6 +36,14 @@ Emit = Callable[[Deltas | PromptLogprobs | Finished | Failed], None]
 
 MOST_FAILURES = 3
 """After so many failed steps in a row the process ends: a new one gets a fresh device context."""
+
+
+class _Lane(NamedTuple):
+    """A decoding request in a step, the drafter it was allotted, and its draft."""
+
+    request: Request
+    drafter: str
+    draft: Draft
 
 
 class Engine:
@@ -56,6 +67,7 @@ class Engine:
         self.controller = controller
         self.meter = Meter()
         self.steps = 0
+        self._verification = Verification(executor)
         self._failures = 0
         self._emit = emit
 
@@ -107,17 +119,27 @@ class Engine:
         offered = time.perf_counter()
         plan = self.drafting.plan(self.steps, work, offers)
         planned = time.perf_counter()
-        drafts = self.drafting.draft(work.decoding, plan.allotments)
+        drafts = self.drafting.draft(work.decoding, plan.allotments, self.scheduler.grow)
+        lanes = [
+            _Lane(request, allotment.drafter, draft)
+            for request, allotment, draft in zip(
+                work.decoding, plan.allotments, drafts, strict=True
+            )
+        ]
+        work, lanes, masks = self._constrain(work, lanes)
         drafted = time.perf_counter()
-        results = self.executor.verify(assemble(work, drafts)).result()
+        drafts = [lane.draft for lane in lanes]
+        verdict = self._verification.run(assemble(work, drafts, masks))
         verified = time.perf_counter()
-        outcomes, first_tokens = self._commit(work, plan, drafts, offers, results)
+        if verdict.shortage:
+            work, lanes = self._after_shortage(work, lanes, verdict)
+        outcomes, first_tokens = self._commit(work, lanes, offers, verdict.results)
         done = time.perf_counter()
         draft_seconds = (offered - begin) + (drafted - planned)
         outcome = StepOutcome(
             step=self.steps,
             requests=len(work.decoding),
-            rows=sum(1 + len(draft) for draft in drafts),
+            rows=sum(1 + len(lane.draft) for lane in lanes),
             prefill_rows=sum(prefill.rows for prefill in work.prefills),
             context_tokens=sum(request.computed for request in work.decoding),
             verify_ms=1e3 * (verified - drafted),
@@ -132,17 +154,61 @@ class Engine:
             except Exception:
                 log.exception("the controller failed to observe step %d", self.steps)
         for request in work.requests:
-            if (
-                request.output.finish_reason is not None
-                and self.scheduler.find(request.name) is request
-            ):
+            if self.scheduler.find(request.name) is not request:
+                continue  # it failed
+            if request.output.finish_reason is not None:
                 self._finish(request, request.output.finish_reason, request.output.matched)
+            else:
+                self.scheduler.committed(request)
+
+    def _constrain(
+        self, work: Work, lanes: list[_Lane]
+    ) -> tuple[Work, list[_Lane], dict[int, Tensor]]:
+        """Cut drafts where a grammar ends them. Returns what still runs, and the masks by request:
+        a request whose grammar fails ends."""
+        masks: dict[int, Tensor] = {}
+        for index, lane in enumerate(lanes):
+            if (constraint := lane.request.constraint) is not None:
+                with self._own_fault(lane.request):
+                    draft, masks[lane.request.id] = constraint.admit(lane.draft)
+                    lanes[index] = lane._replace(draft=draft)
+        for prefill in work.prefills:
+            if prefill.last and (constraint := prefill.request.constraint) is not None:
+                with self._own_fault(prefill.request):
+                    _, masks[prefill.request.id] = constraint.admit(Draft())
+        if all(request.constraint is None for request in work.requests):
+            return work, lanes, masks
+        return *self._still_running(work, lanes), masks
+
+    def _after_shortage(
+        self, work: Work, lanes: list[_Lane], verdict: Verdict
+    ) -> tuple[Work, list[_Lane]]:
+        """What ran in spite of it: drafts were dropped, and requests that do not fit end."""
+        message = (
+            "the device has not enough memory for this request; send a shorter prompt, or serve "
+            "with a lower --memory-fraction or --chunk-rows."
+        )
+        unfit = set(verdict.unfit)
+        for request in work.requests:
+            if request.id in unfit:
+                self._fail(request, "out_of_memory", message)
+        plain = [lane._replace(draft=Draft()) for lane in lanes]
+        return self._still_running(work, plain)
+
+    def _still_running(self, work: Work, lanes: list[_Lane]) -> tuple[Work, list[_Lane]]:
+        """The work and its lanes without the requests that have ended."""
+        kept = [lane for lane in lanes if self.scheduler.find(lane.request.name) is lane.request]
+        prefills = [
+            prefill
+            for prefill in work.prefills
+            if self.scheduler.find(prefill.request.name) is prefill.request
+        ]
+        return Work([lane.request for lane in kept], prefills), kept
 
     def _commit(
         self,
         work: Work,
-        plan: Plan,
-        drafts: Sequence[Draft],
+        lanes: Sequence[_Lane],
         offers: Offers,
         results: Sequence[Verified],
     ) -> tuple[list[RequestOutcome], int]:
@@ -152,8 +218,8 @@ class Engine:
         outcomes: list[RequestOutcome] = []
         first_tokens = 0
         by_request = {result.request: result for result in results}
-        for request, allotment, draft in zip(work.decoding, plan.allotments, drafts, strict=True):
-            drafter = allotment.drafter if draft else NONE
+        for request, allotted, draft in lanes:
+            drafter = allotted if draft else NONE
             with self._own_fault(request):
                 offer = offers.get((request.id, drafter))
                 features = offer.features if offer is not None else Features()
@@ -161,10 +227,12 @@ class Engine:
                 outcomes.append(commit.decoded(request, result, drafter, len(draft), features))
         for prefill in work.prefills:
             prefill.request.computed += prefill.rows
-            if prefill.last:
+            if (result := by_request.get(prefill.request.id)) is not None:
                 with self._own_fault(prefill.request):
-                    result = by_request[prefill.request.id]
-                    first_tokens += commit.first(prefill.request, result)
+                    first_tokens += commit.prefilled(prefill.request, result)
+        for request, prompt in commit.prompts:
+            with self._own_fault(request):  # a long one may fit no message
+                self._emit(prompt)
         if commit.deltas:
             self._emit(Deltas(tuple(commit.deltas)))
         return outcomes, first_tokens
@@ -183,7 +251,7 @@ class Engine:
     # --- ends ---------------------------------------------------------------------------------
 
     def _finish(self, request: Request, reason: FinishReason, matched: str | int | None) -> None:
-        self._forget(request)
+        self._forget(request, sound=True)
         self._emit(
             Finished(
                 id=request.name,
@@ -193,15 +261,17 @@ class Engine:
                 completion_tokens=request.produced,
                 speculation=request.speculation(self.drafting.max_draft_length),
                 timing=request.timing(time.perf_counter()),
+                cached_tokens=request.cached_tokens,
             )
         )
 
     def _fail(self, request: Request, code: str, message: str) -> None:
         if self.scheduler.find(request.name) is not request:
             return  # it ended earlier in the step
-        self._forget(request)
+        self._forget(request, sound=False)
         self._emit(Failed(request.name, code, message))
 
-    def _forget(self, request: Request) -> None:
-        self.scheduler.remove(request)
+    def _forget(self, request: Request, sound: bool) -> None:
+        self.scheduler.remove(request, sound)
         self.drafting.forget(request.id)
+        self.executor.forget(request.id)

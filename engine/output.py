@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
+from engine.logprobs import TokenScore
 from engine.text import Detokenizer
-from engine.wire import FinishReason, Piece, TokenKind
+from engine.wire import FinishReason, Logprob, Piece, TokenKind
 
 
 class Output:
@@ -22,27 +25,34 @@ class Output:
         end_ids: frozenset[int],
         stop_token_ids: frozenset[int],
         max_tokens: int,
+        min_tokens: int = 0,
     ) -> None:
+        """min_tokens: a stop string that one of so many first tokens completes does not count."""
         self._detokenizer = detokenizer
         self._stop = tuple(stop)
         self._end_ids = end_ids
         self._stop_token_ids = stop_token_ids
         self._left = max_tokens
+        self._early = min_tokens
         self._held: list[Piece] = []
+        self._settled = 0  # leading characters of the held text that complete no stop string
+        self._prompt: list[Logprob | None] = [None]
         self.finish_reason: FinishReason | None = None
         self.matched: str | int | None = None
 
-    def add(self, token: int, kind: TokenKind) -> list[Piece]:
+    def add(self, token: int, kind: TokenKind, score: TokenScore | None = None) -> list[Piece]:
         """Pieces released by this token; sets finish_reason when it ends the request.
 
         The token that ends the request counts as output, its text does not: an end or stop token
         has none, and a stop string is cut off with everything after it."""
         self._left -= 1
+        self._early -= 1
+        logprob = None if score is None else score.spelled(self._detokenizer.spell)
         if token in self._end_ids or token in self._stop_token_ids:
             self.finish_reason = "stop"
             self.matched = token if token in self._stop_token_ids else None
-            return self._release_all(Piece(token, self._detokenizer.flush(), kind))
-        piece = Piece(token, self._detokenizer.add(token), kind)
+            return self._release_all(Piece(token, self._detokenizer.flush(), kind, logprob))
+        piece = Piece(token, self._detokenizer.add(token), kind, logprob)
         if self._stop:
             self._held.append(piece)
             released = self._search()
@@ -54,8 +64,21 @@ class Output:
             self.finish_reason = "length"
             released = [*released, *self._release_all()]
             last = released.pop()  # an unfinished character shows with the last token
-            released.append(Piece(last.token, last.text + self._detokenizer.flush(), last.kind))
+            released.append(replace(last, text=last.text + self._detokenizer.flush()))
         return released
+
+    def add_prompt(self, first: int, scores: Sequence[TokenScore]) -> None:
+        """Keep the scores of the prompt tokens from position `first` on; those that are kept
+        already, from before a preemption, stay."""
+        kept = len(self._prompt)
+        assert first <= kept, "prompt tokens without scores"
+        self._prompt.extend(one.spelled(self._detokenizer.spell) for one in scores[kept - first :])
+
+    def take_prompt(self) -> tuple[Logprob | None, ...]:
+        """The prompt's log probabilities, None for its first token; they are kept no longer."""
+        taken = tuple(self._prompt)
+        self._prompt = [None]
+        return taken
 
     def _release_all(self, *last: Piece) -> list[Piece]:
         released = [*self._held, *last]
@@ -63,12 +86,18 @@ class Output:
         return released
 
     def _search(self) -> list[Piece]:
-        """Release what can no longer be part of a stop string, or cut at the earliest one."""
+        """Release what can no longer be part of a stop string, or cut at the one that was
+        completed first; of several completed at once the longest."""
         text = "".join(piece.text for piece in self._held)
-        found = [(text.find(stop), stop) for stop in self._stop]
-        hits = [(at, -len(stop), stop) for at, stop in found if at >= 0]
+        if self._early >= 0:
+            self._settled = len(text)
+        hits: list[tuple[int, int, str]] = []
+        for stop in self._stop:
+            at = text.find(stop, max(0, self._settled + 1 - len(stop)))
+            if at >= 0:
+                hits.append((at + len(stop), at, stop))
         if hits:
-            at, _, stop = min(hits)
+            _, at, stop = min(hits)
             self.finish_reason, self.matched = "stop", stop
             return self._cut(at)
         safe = len(text) - max(_overlap(text, stop) for stop in self._stop)
@@ -77,6 +106,7 @@ class Output:
             used += len(self._held[released].text)
             released += 1
         pieces, self._held = self._held[:released], self._held[released:]
+        self._settled = max(0, self._settled - used)
         return pieces
 
     def _cut(self, length: int) -> list[Piece]:
@@ -87,7 +117,7 @@ class Output:
                 break
             kept = piece.text[:length]
             length -= len(kept)
-            pieces.append(Piece(piece.token, kept, piece.kind))
+            pieces.append(replace(piece, text=kept))
         self._held = []
         return pieces
 

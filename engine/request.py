@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from controller.contract import RequestView, Wish
 from engine.draw import Draw
-from engine.output import Output
 from engine.wire import Speculation, Timing
+
+if TYPE_CHECKING:  # the scheduler and its tests run without torch
+    from engine.grammar import Constraint
+    from engine.output import Output
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """tokens: prompt, then output. computed: how many of them have keys and values in pages.
-    Times are seconds of time.perf_counter(); None until they happen."""
+    """tokens: prompt, then output. computed: how many of them have keys and values in pages; the
+    last token never has, until it is a row of the next step. priority: lower runs first. Times
+    are seconds of time.perf_counter(); None until they happen.
+
+    keys: content keys of the full pages of its text, computed when needed. registered: how many of
+    its pages the prefix cache knows. cached_tokens: how much of its prompt that cache held when it
+    was first admitted. preemptions: how often it lost its pages and began again."""
 
     id: int
     name: str
@@ -26,8 +35,14 @@ class Request:
     tenant: str
     output: Output
     arrived: float
+    priority: int = 0
+    constraint: Constraint | None = None
     pages: list[int] = field(default_factory=list)
     computed: int = 0
+    keys: list[bytes] = field(default_factory=list)
+    registered: int = 0
+    cached_tokens: int = 0
+    preemptions: int = 0
     admitted: float | None = None
     first_token: float | None = None
     last_token: float | None = None
@@ -48,14 +63,26 @@ class Request:
         return self.max_tokens - self.produced
 
     @property
-    def decoding(self) -> bool:
-        """True once the whole prompt is in the pages and the first token is out."""
-        return self.computed >= self.prompt_length
+    def turn(self) -> tuple[int, int]:
+        """Its place in the order of all requests: by priority, then by arrival."""
+        return self.priority, self.id
 
     @property
-    def reserved_tokens(self) -> int:
-        """Tokens its pages must hold in the end."""
-        return self.prompt_length + self.max_tokens
+    def decoding(self) -> bool:
+        """True once it has output and everything before its last token is in the pages."""
+        length = len(self.tokens)
+        return self.computed >= length - 1 and length > self.prompt_length
+
+    @property
+    def uncomputed(self) -> int:
+        """Rows left to prefill: of the prompt, or after a preemption of all but its last token,
+        which is the first row of its next verify step."""
+        return len(self.tokens) - (1 if self.produced else 0) - self.computed
+
+    @property
+    def may_reuse(self) -> bool:
+        """False while it needs the logits of its whole prompt."""
+        return self.draw.prompt_logprobs is None or self.produced > 0
 
     def view(self) -> RequestView:
         """What the controller may know of it."""

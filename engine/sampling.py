@@ -1,10 +1,14 @@
-"""Draws target tokens from logits: filters, greedy choice and Gumbel noise.
+"""Draws target tokens from processed logits: filters, greedy choice, Gumbel noise, p/q rule.
 
 A seeded request's noise is a counter hash of (seed, absolute position, token id), so a seed gives
-the same text whatever the drafter, D or batch. Others draw from the engine's generator."""
+the same text whatever the drafter, D or batch. Others draw from the engine's generator.
+
+For drafters: `law` is the q to draw from and to hand over with the draft; `coupled` is what to
+draft for a seeded request, whose target draws with the same noise."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -12,9 +16,12 @@ from torch import Tensor
 
 from engine.device import Device
 from engine.draw import Draw
+from engine.greedy import greedy
+from engine.noise import seeded_noise
+from engine.rejection import Proposals, judge
 
-_MASK32 = 0xFFFFFFFF
-_MASK64 = 0xFFFFFFFFFFFFFFFF
+_LEAST = torch.finfo(torch.float32).tiny
+"""Exponential noise is never zero: its logarithm must be finite."""
 
 
 def choose(
@@ -23,23 +30,62 @@ def choose(
     positions: Sequence[int],
     device: Device,
     generator: torch.Generator,
+    proposed: Proposals | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Target tokens int64 [R] for logits float32 [R, V], and whether each row was sound [R].
 
-    positions: absolute position of the token that each row draws. A row whose largest logit is
-    not finite (NaN anywhere, or nothing left) is unsound; its token means nothing."""
-    top, tokens = logits.max(dim=-1)
+    positions: absolute position of the token that each row draws. proposed: drafts to judge by
+    the p/q rule; an accepted one is its row's token. A row whose largest logit is not finite (NaN
+    anywhere, or nothing left) is unsound; its token means nothing."""
+    top, tokens = greedy(logits)
     sound = torch.isfinite(top)
     sampled = [row for row, draw in enumerate(draws) if not draw.greedy]
     if not sampled:
         return tokens, sound
     rows = device.tensor(sampled, torch.int64)
     kept = [draws[row] for row in sampled]
-    scores = logits.index_select(0, rows)
-    scores = scores / device.tensor([d.temperature for d in kept], torch.float32).unsqueeze(1)
-    scores = keep_top(scores, kept, device)
-    noisy = scores + _noise(scores, kept, [positions[row] for row in sampled], device, generator)
-    return tokens.index_copy_(0, rows, noisy.argmax(dim=-1)), sound
+    scores = filtered(logits.index_select(0, rows), kept, device)
+    noise = _noise(scores, kept, [positions[row] for row in sampled], device, generator)
+    if proposed is None:
+        drawn = (scores + noise).argmax(dim=-1)
+    else:
+        place = {row: index for index, row in enumerate(sampled)}
+        judged = device.tensor([place[row] for row in proposed.rows], torch.int64)
+        accepted, weights = judge(
+            scores.index_select(0, judged), proposed.tokens, proposed.q, generator
+        )
+        drawn = scores.index_copy_(0, judged, weights).add_(noise).argmax(dim=-1)
+        verdict = torch.where(accepted, proposed.tokens, drawn.index_select(0, judged))
+        drawn = drawn.index_copy_(0, judged, verdict)
+    return tokens.index_copy_(0, rows, drawn), sound
+
+
+def filtered(logits: Tensor, draws: Sequence[Draw], device: Device) -> Tensor:
+    """Temperature, min_p, top_k and top_p, in this order; logits float32 [S, V] of rows that are
+    not greedy. What is dropped is -inf."""
+    scores = logits / device.tensor([d.temperature for d in draws], torch.float32).unsqueeze(1)
+    if any(draw.min_p > 0.0 for draw in draws):
+        gaps = [math.log(d.min_p) if d.min_p > 0.0 else float("-inf") for d in draws]
+        floor = scores.amax(dim=-1) + device.tensor(gaps, torch.float32)
+        scores = scores.masked_fill(scores < floor.unsqueeze(1), float("-inf"))
+    return keep_top(scores, draws, device)
+
+
+def law(logits: Tensor, draws: Sequence[Draw], device: Device) -> Tensor:
+    """The probabilities float32 [S, V] that unseeded tokens are drawn from, filters applied."""
+    return filtered(logits, draws, device).softmax(dim=-1)
+
+
+def coupled(
+    logits: Tensor, draws: Sequence[Draw], positions: Sequence[int], device: Device
+) -> Tensor:
+    """What a drafter with these logits float32 [S, V] drafts for seeded requests: int64 [S].
+
+    The target draws the token at each position with the very same noise (Gumbel coupling, Daliri
+    et al. 2024), so the two agree with probability at least (1 - TV) / (1 + TV)."""
+    scores = filtered(logits, draws, device)
+    keys = [(draw.seed or 0, place) for draw, place in zip(draws, positions, strict=True)]
+    return (scores + seeded_noise(keys, scores.shape[-1], device)).argmax(dim=-1)
 
 
 def keep_top(scores: Tensor, draws: Sequence[Draw], device: Device) -> Tensor:
@@ -82,47 +128,12 @@ def _noise(
 ) -> Tensor:
     """Standard Gumbel noise [S, V]: argmax(scores + noise) draws from softmax(scores)."""
     seeded = [row for row, draw in enumerate(draws) if draw.seed is not None]
+    keys = [(int(draws[row].seed or 0), positions[row]) for row in seeded]
     if len(seeded) == len(draws):
-        return seeded_noise(
-            [(int(d.seed or 0), p) for d, p in zip(draws, positions, strict=True)],
-            scores.shape[-1],
-            device,
-        )
-    noise = torch.empty_like(scores).exponential_(generator=generator).log_().neg_()
+        return seeded_noise(keys, scores.shape[-1], device)
+    noise = torch.empty_like(scores).exponential_(generator=generator)
+    noise = noise.clamp_min_(_LEAST).log_().neg_()
     if seeded:
-        keys = [(int(draws[row].seed or 0), positions[row]) for row in seeded]
         fixed = seeded_noise(keys, scores.shape[-1], device)
         noise.index_copy_(0, device.tensor(seeded, torch.int64), fixed)
     return noise
-
-
-def seeded_noise(keys: Sequence[tuple[int, int]], vocabulary: int, device: Device) -> Tensor:
-    """Gumbel noise float32 [S, V] that depends only on (seed, position, token id).
-
-    Two rounds of the 32-bit murmur3 finaliser over the token id, keyed by a 64-bit mix
-    (splitmix64) of seed and position; 23 random bits, so that the uniform is never 0 or 1."""
-    mixed = [_mix64(seed, position) for seed, position in keys]
-    low = device.tensor([value & _MASK32 for value in mixed], torch.int64).unsqueeze(1)
-    high = device.tensor([value >> 32 for value in mixed], torch.int64).unsqueeze(1)
-    state = torch.arange(vocabulary, device=device.torch_device).unsqueeze(0) * 0x9E3779B1
-    state = _finalise((state + low) & _MASK32)
-    state = _finalise(state ^ high)
-    uniform = (state >> 9).to(torch.float32).add_(0.5).mul_(2.0**-23)
-    return uniform.log_().neg_().log_().neg_()
-
-
-def _finalise(state: Tensor) -> Tensor:
-    state = state ^ (state >> 16)
-    state = (state * 0x85EBCA6B) & _MASK32
-    state = state ^ (state >> 13)
-    state = (state * 0xC2B2AE35) & _MASK32
-    return state ^ (state >> 16)
-
-
-def _mix64(seed: int, position: int) -> int:
-    value = (
-        seed * 0x9E3779B97F4A7C15 + position * 0xD1B54A32D192ED03 + 0x632BE59BD9B4E019
-    ) & _MASK64
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK64
-    return value ^ (value >> 31)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 import struct
 import sys
 import tempfile
@@ -15,15 +16,19 @@ from pathlib import Path
 import msgspec
 
 from engine.config import EngineConfig
+from engine.frames import encode
 from engine.wire import MAX_FRAME_BYTES, FromEngine, ToEngine
 
 SECRETS = ("PACELINE_ADMIN_KEY", "PACELINE_CONSOLE_KEY", "PACELINE_DATABASE_URL")
 """Variables, also with _FILE, that the child has no use for."""
 
 CONNECT_POLL_S = 0.05
+CONNECT_S = 300.0
 TERMINATE_S = 5.0
+TERMINATE_HUNG_S = 1.0
+DUMP_S = 0.5
+UNSENT_BYTES = 4 * 1024 * 1024
 
-_encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(FromEngine)
 _length = struct.Struct(">I")
 
@@ -50,7 +55,8 @@ class EngineProcess:
         """Start the child and connect to it. Its output is appended to log_path.
 
         command: the program that takes --socket and --config; by default `python -m
-        engine.worker`. Raises ChildProcessError when the child ends before it listens."""
+        engine.worker`. Raises ChildProcessError (its argument is the exit status) when the child
+        ends before it listens, TimeoutError when it does not listen within 300 s."""
         folder = Path(tempfile.mkdtemp(prefix="paceline-"))
         socket_path = folder / "engine.sock"
         arguments = [
@@ -72,7 +78,8 @@ class EngineProcess:
                     env=_environment(),
                     start_new_session=True,
                 )
-            reader, writer = await _connect(process, socket_path)
+            async with asyncio.timeout(CONNECT_S):
+                reader, writer = await _connect(process, socket_path)
         except BaseException:
             if process is not None:
                 await _end(process)
@@ -85,17 +92,21 @@ class EngineProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def clogged(self) -> bool:
+        """True while the child does not read: 4 MiB wait to be sent. Send no new work then."""
+        return self._writer.transport.get_write_buffer_size() > UNSENT_BYTES
+
     def send(self, message: ToEngine) -> None:
-        """Queue one frame. Writing to a dead engine is ignored: its end is seen by `messages`."""
-        payload = _encoder.encode(message)
-        if len(payload) > MAX_FRAME_BYTES:
-            raise ValueError(f"message of {len(payload)} bytes exceeds the frame limit")
+        """Queue one frame. Writing to a dead engine is ignored: its end is seen by `messages`.
+        Raises ValueError for a message above the frame limit."""
+        frame = encode(message)
         if not self._writer.is_closing():
-            self._writer.write(_length.pack(len(payload)) + payload)
+            self._writer.write(frame)
 
     async def messages(self) -> AsyncIterator[FromEngine]:
-        """Every message until the connection ends. Raises msgspec.MsgspecError on a frame that
-        is not part of the contract."""
+        """Every message until the connection ends, also in the middle of a frame. Raises
+        msgspec.MsgspecError on a frame that is not part of the contract."""
         while True:
             try:
                 (size,) = _length.unpack(await self._reader.readexactly(_length.size))
@@ -106,13 +117,20 @@ class EngineProcess:
                 return
             yield _decoder.decode(payload)
 
-    async def stop(self) -> int:
-        """End the child (terminate, after 5 s kill) and return its exit status."""
+    async def stop(self, grace_s: float = TERMINATE_S) -> int:
+        """End the child (terminate, after the grace kill) and return its exit status."""
         self._writer.close()
-        status = await _end(self._process)
+        status = await _end(self._process, grace_s)
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
         return status
+
+    async def stop_hung(self) -> int:
+        """Have the child write its stacks to its log, then end it."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGUSR1)
+            await asyncio.sleep(DUMP_S)
+        return await self.stop(TERMINATE_HUNG_S)
 
     async def wait(self, timeout_s: float) -> int:
         """Exit status of a child whose connection has ended; stops it if it lingers."""
@@ -142,12 +160,12 @@ async def _connect(
             await asyncio.sleep(CONNECT_POLL_S)
 
 
-async def _end(process: asyncio.subprocess.Process) -> int:
+async def _end(process: asyncio.subprocess.Process, grace_s: float = TERMINATE_S) -> int:
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         try:
-            async with asyncio.timeout(TERMINATE_S):
+            async with asyncio.timeout(grace_s):
                 await process.wait()
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):

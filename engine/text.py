@@ -8,6 +8,7 @@ from typing import Any
 from tokenizers.decoders import DecodeStream
 
 from engine.errors import RequestError
+from engine.spelling import Spelling
 from engine.wire import Message
 
 
@@ -17,6 +18,8 @@ class Text:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._fast = tokenizer.backend_tokenizer
+        self.spell = Spelling(self._fast)
+        """Text and bytes of one token."""
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text; special tokens in it are recognised, none are added."""
@@ -51,6 +54,10 @@ class Text:
     def decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(ids), skip_special_tokens=True)
 
+    def definition(self) -> str:
+        """The tokenizer as the text of a tokenizer.json."""
+        return self._fast.to_str()
+
     def stream(self) -> Detokenizer:
         return Detokenizer(self._fast, self)
 
@@ -61,6 +68,7 @@ class Detokenizer:
     def __init__(self, fast: Any, text: Text) -> None:
         self._fast = fast
         self._text = text
+        self.spell = text.spell
         self._stream = DecodeStream(skip_special_tokens=True)
         self._pending: list[int] = []
 

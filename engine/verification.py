@@ -18,13 +18,13 @@ RELAX_STEPS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """results: one per wanted chunk that could run. drafted: request id -> drafted tokens really
-    verified, for each chunk that had a draft. unfit: request ids whose rows alone do not fit."""
+class Verdict:
+    """results: of every chunk that ran. shortage: memory was short, so no draft was verified.
+    unfit: ids of requests whose rows do not fit even alone."""
 
     results: list[Verified]
-    drafted: dict[int, int]
-    unfit: list[int]
+    shortage: bool = False
+    unfit: tuple[int, ...] = ()
 
 
 class Verification:
@@ -45,13 +45,13 @@ class Verification:
         """Most rows of one forward since the last shortage; None: no limit."""
         return self._limit
 
-    def run(self, chunks: Sequence[Chunk]) -> Outcome:
+    def run(self, chunks: Sequence[Chunk]) -> Verdict:
         """Verify the chunks of one step. Raises what the executor raises, except for memory."""
         self._relax()
         rows = _rows(chunks)
         if self._limit is None or rows <= self._limit:
             try:
-                return self._outcome(chunks, self._executor.verify(chunks).result(), [])
+                return Verdict(self._executor.verify(chunks).result())
             except Exception as error:
                 if not is_shortage(error):
                     raise
@@ -77,12 +77,7 @@ class Verification:
             else:
                 unfit.append(part[0].request)
                 pending = [kept for one in pending if (kept := _without(one, part[0].request))]
-        return self._outcome(plain, results, unfit)
-
-    def _outcome(
-        self, chunks: Sequence[Chunk], results: list[Verified], unfit: list[int]
-    ) -> Outcome:
-        return Outcome(results, {chunk.request: chunk.drafted for chunk in chunks}, unfit)
+        return Verdict(results, True, tuple(unfit))
 
     def _shrink(self, rows: int) -> None:
         self._highest = max(self._highest, rows)

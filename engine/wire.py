@@ -2,6 +2,11 @@
 
 Frames on a Unix stream socket: a 4-byte big-endian length, then one msgpack-encoded message
 (msgspec tagged structs). The engine listens, the client connects. Both sides validate.
+
+A frame in step that is no message of the contract is answered by the engine with Failed or a Reply
+where it names a request or a call, else logged and ignored; one above MAX_FRAME_BYTES, or half of
+one, ends the connection. The client ends the engine on either: a lost delta would be a silent hole
+in an answer.
 """
 
 from __future__ import annotations
@@ -83,11 +88,14 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
 
 
 class SetController(msgspec.Struct, frozen=True, tag="set_controller"):
-    """Reply: ControllerState. Errors: unknown_drafter, draft_length_out_of_range, bad_setting."""
+    """Reply: ControllerState. Errors: unknown_drafter, draft_length_out_of_range, bad_setting.
+    schedule: (largest number of decoding requests, D) in rising order, for mode pinned."""
 
     mode: Mode
     drafter: str | None = None
     draft_length: int | None = None
+    schedule: tuple[tuple[int, int], ...] = ()
+    max_drafting_requests: int | None = None
 
 
 class SetDrafter(msgspec.Struct, frozen=True, tag="set_drafter"):
@@ -146,6 +154,8 @@ class ControllerState(msgspec.Struct, frozen=True):
     drafter: str | None
     draft_length: int | None
     max_draft_length: int
+    schedule: tuple[tuple[int, int], ...] = ()
+    max_drafting_requests: int | None = None
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
@@ -263,7 +273,8 @@ class Timing(msgspec.Struct, frozen=True):
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
-    """stop: the stop string or token id that ended the request, or None (EOS)."""
+    """stop: the stop string or token id that ended the request, or None (EOS). cached_tokens: those
+    prompt tokens that the prefix cache held when the request was first admitted."""
 
     id: str
     finish_reason: FinishReason
@@ -272,12 +283,15 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     completion_tokens: int
     speculation: Speculation
     timing: Timing
+    cached_tokens: int = 0
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """The request ended with an error and nothing more follows. code is one of: invalid_request,
     context_length_exceeded, unknown_drafter, draft_length_out_of_range, drafter_disabled,
-    queue_full, internal. param names the offending field, when there is one."""
+    queue_full, out_of_memory, internal. The client itself adds queue_full (the engine takes
+    nothing at the moment), engine_starting, engine_restarting, engine_failed and draining. param
+    names the offending field, when there is one."""
 
     id: str
     code: str
@@ -292,6 +306,15 @@ class Reply(msgspec.Struct, frozen=True, tag="reply"):
     result: object = None
     error: str | None = None
     message: str = ""
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
+    """Sent at least once a second, from before the model is loaded, by a thread that does not
+    depend on the loop. step: number of the step that runs or comes next, 0 before the first.
+    step_ms: how long it has been running; None while the loop waits for work or for the client."""
+
+    step: int
+    step_ms: float | None
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -314,7 +337,8 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
-    """Once a second while the engine runs, also when idle. Counts are of the past interval.
+    """Once a second while the engine runs, also when idle; no new one is made before the last
+    one is sent, so a slow client gets fewer that cover more. Counts are of the past interval.
 
     time: seconds since the epoch. tokens counts all output tokens; drafted_tokens those of them
     that were accepted drafts. tpot_ms: mean time per output token and request over the interval,
@@ -347,5 +371,14 @@ class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
 
 
 FromEngine = (
-    Progress | Hello | StartFailed | Deltas | PromptLogprobs | Finished | Failed | Reply | Snapshot
+    Progress
+    | Hello
+    | StartFailed
+    | Deltas
+    | PromptLogprobs
+    | Finished
+    | Failed
+    | Reply
+    | Heartbeat
+    | Snapshot
 )

@@ -1,63 +1,44 @@
 """The engine process: `python -m engine.worker --socket PATH --config JSON`.
 
 Listens on a Unix socket (mode 0600), serves one client, and ends when that client goes. Three
-threads: one reads and tokenises, one runs the loop, one writes; queues are the only meeting
-points."""
+threads: one reads and tokenises, one runs the loop, one writes and sends heartbeats; bounded
+queues are the only meeting points. SIGUSR1 writes the stacks of all threads to standard error."""
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import logging
 import os
-import queue
 import signal
 import socket
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from typing import NoReturn
 
 import msgspec
 import torch
 
 from engine.build import adaptive, calibrate, open_engine, open_target
-from engine.calls import answer, controller_state, drafter_states
+from engine.calls import controller_state, drafter_states
 from engine.config import EngineConfig
-from engine.errors import RequestError, StartError
+from engine.errors import StartError
 from engine.frames import Connection
-from engine.intake import Intake
 from engine.loop import Engine
+from engine.outbox import Outbox, Pulse
 from engine.request import Request
 from engine.text import Text
-from engine.wire import (
-    Call,
-    Cancel,
-    Detokenize,
-    Failed,
-    FromEngine,
-    Hello,
-    Progress,
-    Reply,
-    Snapshot,
-    StartFailed,
-    Submit,
-    Tokenize,
-)
+from engine.traffic import CLIENT_PATIENCE_S, Inbox, read, reply, write
+from engine.wire import Call, Cancel, Hello, Progress, Snapshot, StartFailed
 
 log = logging.getLogger("engine.worker")
 
 SNAPSHOT_SECONDS = 1.0
 CONNECT_SECONDS = 60.0
+FLUSH_SECONDS = 5.0
+EXIT_GAVE_UP = 1
 EXIT_CANNOT_START = 3
-
-
-@dataclass(frozen=True, slots=True)
-class _Closed:
-    """The client has gone."""
-
-
-Inbox = queue.SimpleQueue[Request | Cancel | Call | _Closed]
-Outbox = queue.SimpleQueue[FromEngine | None]
 
 
 def main() -> int:
@@ -65,6 +46,8 @@ def main() -> int:
     parser.add_argument("--socket", required=True)
     parser.add_argument("--config", required=True, help="EngineConfig as JSON")
     arguments = parser.parse_args()
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # how the client asks what hangs
     logging.basicConfig(
         level=logging.INFO,
         stream=sys.stderr,
@@ -94,13 +77,22 @@ def _accept(path: str) -> Connection:
 
 
 def _serve(config: EngineConfig, connection: Connection) -> int:
-    outbox: Outbox = queue.SimpleQueue()
-    inbox: Inbox = queue.SimpleQueue()
+    outbox, pulse = Outbox(), Pulse()
+    inbox = Inbox(config.max_batch + config.max_waiting)
     writer = threading.Thread(
-        target=_write, args=(connection, outbox, inbox), name="writer", daemon=True
+        target=write, args=(connection, outbox, pulse, inbox), name="writer", daemon=True
     )
     writer.start()
+    try:
+        return _run(config, connection, outbox, pulse, inbox)
+    finally:  # an engine that gives up has told its requests so
+        outbox.close()
+        writer.join(FLUSH_SECONDS)
 
+
+def _run(
+    config: EngineConfig, connection: Connection, outbox: Outbox, pulse: Pulse, inbox: Inbox
+) -> int:
     def report(stage: str, fraction: float, message: str) -> None:
         outbox.put(Progress(stage, fraction, message))
 
@@ -113,8 +105,6 @@ def _serve(config: EngineConfig, connection: Connection) -> int:
     except StartError as error:
         log.error("cannot start: %s", error.message)
         outbox.put(StartFailed(error.code, error.message))
-        outbox.put(None)
-        writer.join(timeout=5)
         return EXIT_CANNOT_START
     controller = adaptive(config, calibration.points)
     engine, intake = open_engine(config, target, controller, outbox.put)
@@ -141,100 +131,45 @@ def _serve(config: EngineConfig, connection: Connection) -> int:
         )
     )
     reader = threading.Thread(
-        target=_read,
+        target=read,
         args=(connection, intake, target.text, engine, inbox, outbox),
         name="reader",
         daemon=True,
     )
     reader.start()
-    _loop(engine, target.text, inbox, outbox)
+    _loop(engine, target.text, inbox, outbox, pulse)
     return 0
 
 
-def _write(connection: Connection, outbox: Outbox, inbox: Inbox) -> None:
-    """Send messages in order until None. An engine that cannot answer any more ends."""
-    try:
-        while (message := outbox.get()) is not None:
-            connection.send(message)
-    except OSError:
-        log.info("the client has gone")
-    except Exception:
-        log.exception("a message could not be sent")
-    inbox.put(_Closed())
-
-
-def _read(
-    connection: Connection,
-    intake: Intake,
-    text: Text,
-    engine: Engine,
-    inbox: Inbox,
-    outbox: Outbox,
-) -> None:
-    """Check and tokenise what comes in, so that the loop never waits for text."""
-    while True:
-        try:
-            message = connection.receive()
-        except msgspec.MsgspecError as error:
-            log.error("ignored a message that is not part of the contract: %s", error)
-            continue
-        except Exception:
-            log.exception("closing the connection")
-            message = None
-        match message:
-            case None:
-                inbox.put(_Closed())
-                return
-            case Submit():
-                try:
-                    inbox.put(intake.request(message))
-                except RequestError as error:
-                    outbox.put(Failed(message.id, error.code, error.message, error.param))
-                except Exception:
-                    log.exception("request %s could not be read", message.id)
-                    outbox.put(Failed(message.id, "internal", "the request could not be read."))
-            case Call(body=Tokenize() | Detokenize()):
-                outbox.put(_reply(message, engine, text))
-            case _:
-                inbox.put(message)
-
-
-def _reply(call: Call, engine: Engine, text: Text) -> Reply:
-    try:
-        return Reply(call.call, answer(call.body, engine, text))
-    except RequestError as error:
-        return Reply(call.call, None, error.code, error.message)
-    except Exception:
-        log.exception("a call failed")
-        return Reply(call.call, None, "internal", "the engine failed to answer.")
-
-
-def _loop(engine: Engine, text: Text, inbox: Inbox, outbox: Outbox) -> None:
-    """Run steps while there is work, else wait for some; a snapshot every second."""
+def _loop(engine: Engine, text: Text, inbox: Inbox, outbox: Outbox, pulse: Pulse) -> None:
+    """Run steps while there is work, else wait for some; a snapshot every second, later while the
+    client is slow."""
     last = time.monotonic()
     forwards = engine.executor.forwards
     worked = False
-    while True:
+    while not inbox.closed:
+        if outbox.full:
+            pulse.rest()
+            if not outbox.room(CLIENT_PATIENCE_S):
+                log.error("the client reads nothing any more; ending")
+                return
         now = time.monotonic()
-        if now - last >= SNAPSHOT_SECONDS:
+        if now - last >= SNAPSHOT_SECONDS and not outbox.snapshot_waits:
             outbox.put(_snapshot(engine, now - last, engine.executor.forwards - forwards))
             last, forwards = now, engine.executor.forwards
-        try:
-            wait = 0.0 if worked else max(0.0, last + SNAPSHOT_SECONDS - now)
-            while True:
-                message = inbox.get(timeout=wait) if wait else inbox.get_nowait()
-                wait = 0.0
-                match message:
-                    case _Closed():
-                        return
-                    case Request():
-                        engine.submit(message)
-                    case Cancel(id=name):
-                        engine.cancel(name)
-                    case Call():
-                        outbox.put(_reply(message, engine, text))
-        except queue.Empty:
-            pass
+        if not worked:
+            pulse.rest()
+        message = inbox.get(0.0 if worked else SNAPSHOT_SECONDS - min(now - last, 0.9))
+        pulse.begin(engine.steps + 1)
+        while message is not None:
+            match message:
+                case Request():
+                    engine.submit(message)
+                case Cancel(id=name):
+                    engine.cancel(name)
+                case Call():
+                    reply(message, engine, text, outbox)
+            message = inbox.get(0.0)
         worked = engine.step()
 
 
@@ -268,5 +203,17 @@ def _snapshot(engine: Engine, interval_s: float, forwards: int) -> Snapshot:
     )
 
 
+def run() -> NoReturn:
+    """Run the process and end it at once: taking the interpreter down can last for seconds, in
+    which no engine serves."""
+    try:
+        status = main()
+    except Exception:
+        log.exception("the engine gives up")
+        status = EXIT_GAVE_UP
+    logging.shutdown()
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run()

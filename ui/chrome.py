@@ -181,11 +181,13 @@ def _engine_sentence(engine: dict[str, Any]) -> str:
         case "starting":
             return f"The engine is starting.{detail}"
         case "restarting":
-            return f"The engine has stopped and is starting again.{detail} Requests get a 503."
+            text = f"The engine has stopped and is starting again.{detail} Requests get a 503."
         case "failed":
-            return "The engine cannot start. Its log is logs/engine.log in the data directory."
+            text = "The engine cannot start. Its log is logs/engine.log in the data directory."
         case other:
             return f"The engine is {other}."
+    reason = (engine.get("last_death") or {}).get("reason")
+    return f"{text} {reason}" if reason else text
 
 
 @st.fragment(run_every=2.0, key="sidebar-status")

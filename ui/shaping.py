@@ -57,6 +57,15 @@ def clock(time: Any) -> str:
     return moment.strftime("%H:%M:%S") if moment else MISSING
 
 
+def last_death(state: Json) -> str:
+    """When and why the engine last ended, with the last line of its log; "" when it never did."""
+    death = (state.get("engine") or {}).get("last_death") or {}
+    if not death.get("reason"):
+        return ""
+    line = f" Last line of its log: {death['log_line']}" if death.get("log_line") else ""
+    return f"{clock(death.get('time'))} UTC: {death['reason']}{line}"
+
+
 def series(state: Json, span_s: int = 300) -> list[Row]:
     """One row per second of the history, with `ago` = seconds before now (-span_s..0)."""
     now = _seconds(state.get("time")) or 0.0

@@ -9,6 +9,7 @@ from litestar import Response, get, head
 from litestar.di import NamedDependency
 
 from app import package_version
+from app.errors import clean
 from app.service import Service
 from app.telemetry.metrics import CONTENT_TYPE
 
@@ -21,7 +22,8 @@ async def live() -> dict[str, str]:
 
 @get("/health/ready", opt={"scope": "open"}, operation_id="Ready", tags=["health"])
 async def ready(service: NamedDependency[Service]) -> Response[dict[str, Any]]:
-    """200 when requests are served, else 503. A database that is away only degrades."""
+    """200 when requests are served, else 503 with a detail that says why. A database that is away
+    only degrades."""
     engine = service.engine
     status = _status(service)
     progress = engine.progress
@@ -40,6 +42,8 @@ async def ready(service: NamedDependency[Service]) -> Response[dict[str, Any]]:
             },
         },
     }
+    if status != "ready":
+        body["detail"] = _detail(service, status)
     return Response(body, status_code=200 if status == "ready" else 503)
 
 
@@ -52,6 +56,22 @@ async def live_head() -> None:
 async def ready_head(service: NamedDependency[Service]) -> Response[None]:
     """The status of GET without its body."""
     return Response(None, status_code=200 if _status(service) == "ready" else 503)
+
+
+def _detail(service: Service, status: str) -> str:
+    """Why nothing is served, for anyone to read: without paths and lines of the log."""
+    if status in ("restarting", "failed") and service.engine.death is not None:
+        return clean(service.engine.death.reason)
+    return _DETAILS[status]
+
+
+_DETAILS = {
+    "starting": "The engine is still loading.",
+    "restarting": "The engine stopped and is restarting.",
+    "failed": "The engine could not start.",
+    "draining": "The server is shutting down.",
+    "stopped": "The server is shutting down.",
+}
 
 
 def _status(service: Service) -> str:

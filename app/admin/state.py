@@ -26,7 +26,12 @@ async def state(service: NamedDependency[Service]) -> dict[str, Any]:
         "time": now,
         "uptime_s": now - service.started_at,
         "model": {"name": service.model, **model} if model else None,
-        "engine": {"state": engine.state, "restarts": engine.restarts, "pid": engine.pid},
+        "engine": {
+            "state": engine.state,
+            "restarts": engine.restarts,
+            "pid": engine.pid,
+            "last_death": msgspec.to_builtins(engine.death),
+        },
         "controller": controller_state(service),
         "live": service.live.now(),
         "history": service.live.history(),

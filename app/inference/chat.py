@@ -2,48 +2,37 @@
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from litestar import Request, Response, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody
+from msgspec.structs import replace
 
-from app.errors import ApiError
-from app.inference import numbers
-from app.inference.framing import DONE, data_event
-from app.inference.generation import Generation, collect, event_stream, while_connected
+from app.errors import bad_request
+from app.inference import logprobs, numbers
+from app.inference.answer import Outcome, Plan, respond
+from app.inference.formats import ResponseFormat
 from app.inference.limits import (
     MAX_BODY_BYTES,
     Choices,
-    InputMessage,
+    Logprobs,
     Name,
-    Refused,
-    Seed,
-    Speculation,
-    Stop,
-    StopIds,
     StreamOptions,
-    Temperature,
     Tokens,
-    TopK,
-    TopP,
-    chat_messages,
     check_stream_options,
-    numbered,
-    sampling,
     wish,
 )
+from app.inference.messages import InputMessage, chat_messages
+from app.inference.sampling import Sampled, numbered
 from app.service import Service
-from engine.wire import Finished, Submit
+from engine.wire import Delta, Finished, Piece, PromptLogprobs, Submit, Tokenize
 
 
-class ChatRequest(Refused, kw_only=True):
-    """OpenAI's chat request. Unknown fields are accepted and ignored."""
+class ChatRequest(Sampled, kw_only=True):
+    """OpenAI's chat request with vLLM's additions. Unknown fields are accepted and ignored."""
 
     model: Name
     messages: list[InputMessage]
@@ -51,39 +40,47 @@ class ChatRequest(Refused, kw_only=True):
     stream_options: StreamOptions | None = None
     max_tokens: Tokens | None = None
     max_completion_tokens: Tokens | None = None
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
-    top_k: TopK | None = None
-    seed: Seed | None = None
     n: Choices | None = None
-    stop: Stop | None = None
-    stop_token_ids: StopIds | None = None
-    ignore_eos: bool | None = None
-    speculation: Speculation | None = None
+    logprobs: bool | None = None
+    top_logprobs: Logprobs | None = None
+    prompt_logprobs: Logprobs | None = None
+    response_format: ResponseFormat | None = None
+    return_token_ids: bool | None = None
+    echo: Any = None
+    text: Any = None
+    include: Any = None
 
     def submits(self, id: str) -> list[Submit]:
         """One engine request per choice; a seed is counted up so that choices differ."""
-        self.check_refused()
+        self.check_refused("echo", "text", "include")
+        if self.top_logprobs and not self.logprobs:
+            raise bad_request("top_logprobs needs logprobs to be true.", "top_logprobs")
         messages = chat_messages(self.messages, "messages")
-        base = sampling(
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            seed=self.seed,
-            max_tokens=self.max_completion_tokens or self.max_tokens,
-            stop=self.stop,
-            stop_token_ids=self.stop_token_ids,
-            ignore_eos=self.ignore_eos,
+        base = self.sampling(
+            self.max_completion_tokens or self.max_tokens,
+            ("response_format", self.response_format.grammar() if self.response_format else None),
+            logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+            prompt_logprobs=self.prompt_logprobs,
         )
+        # The choices have one prompt, so one of them scores it.
+        rest = replace(base, prompt_logprobs=None)
         return [
             Submit(
                 id if self.n in (None, 1) else f"{id}-{index}",
-                numbered(base, index),
+                numbered(rest if index else base, index),
                 messages=messages,
                 speculation=wish(self.speculation),
+                priority=self.priority or 0,
             )
             for index in range(self.n or 1)
         ]
+
+    def field_names(self) -> dict[str, str]:
+        """The engine's names of fields -> those that this request used."""
+        names = self.names("response_format") | {"logprobs": "top_logprobs"}
+        if self.max_completion_tokens is not None:
+            names["max_tokens"] = "max_completion_tokens"
+        return names
 
 
 @post(
@@ -102,70 +99,83 @@ async def chat_completions(
     options = check_stream_options(data.stream, data.stream_options)
     id = f"chatcmpl-{uuid.uuid4().hex}"
     submits = data.submits(id)
-    created = int(time.time())
-    head = {"id": id, "created": created, "model": data.model}
+    prompt_ids: list[int] | None = None
+    if data.return_token_ids:
+        prompt_ids = (await service.call(Tokenize(messages=submits[0].messages)))["tokens"]
+    shape = _Shape(data, options, prompt_ids)
+    choices = len(submits)
+    plan = Plan(id, data.model, shape, choices, choices, options if data.stream else None)
     transport = "sse" if data.stream else "http"
-    names = {} if data.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
-    generation = service.generate(submits, request.user, "/v1/chat/completions", transport, names)
-    if data.stream:
-        chunks = _chunks(generation, len(submits), head, options)
-        return await event_stream(request, chunks, _error_event)
-    texts, ends = await while_connected(request, collect(generation, len(submits)))
-    choices = [
-        {
-            "index": index,
-            "message": {"role": "assistant", "content": text, "refusal": None},
-            "logprobs": None,
-            "finish_reason": end.finish_reason,
-            "stop_reason": end.stop,
-        }
-        for index, (text, end) in enumerate(zip(texts, ends, strict=True))
-    ]
-    body = {
-        **head,
-        "object": "chat.completion",
-        "choices": choices,
-        "usage": numbers.usage(ends, len(ends)),
-        "metrics": numbers.metrics(ends[0]) if len(ends) == 1 else None,
-    }
-    return Response(msgspec.json.encode(body), media_type="application/json")
+    generation = service.generate(
+        submits, request.user, "/v1/chat/completions", transport, data.field_names()
+    )
+    return await respond(request, generation.events(), plan)
 
 
-async def _chunks(
-    generation: Generation, choices: int, head: dict[str, Any], options: StreamOptions
-) -> AsyncGenerator[bytes, None]:
-    head = {**head, "object": "chat.completion.chunk"}
-    started: set[int] = set()
-    ends: dict[int, Finished] = {}
+class _Shape:
+    """The body of a chat answer and its chunks."""
 
-    def chunk(index: int, delta: dict[str, Any], **more: Any) -> bytes:
-        choice = {"index": index, "delta": delta, "finish_reason": None, **more}
-        return data_event({**head, "choices": [choice]})
+    kind = "chat.completion"
+    chunk_kind = "chat.completion.chunk"
 
-    async with aclosing(generation.events()) as events:
-        async for index, event in events:
-            if index not in started:
-                started.add(index)
-                yield chunk(index, {"role": "assistant", "content": ""})
-            if isinstance(event, Finished):
-                ends[index] = event
-                yield chunk(index, {}, finish_reason=event.finish_reason, stop_reason=event.stop)
-            elif options.include_provenance:
-                yield chunk(index, {"content": event.text}, x_spec=numbers.provenance(event))
-            elif event.text:
-                yield chunk(index, {"content": event.text})
-    if options.include_usage:
-        finished = [ends[index] for index in range(choices)]
-        yield data_event(
+    def __init__(
+        self, data: ChatRequest, options: StreamOptions, prompt_ids: list[int] | None
+    ) -> None:
+        """prompt_ids: those of the prompt, when token ids were asked for."""
+        self._data = data
+        self._options = options
+        self._prompt_ids = prompt_ids
+
+    def whole(self, outcomes: list[Outcome]) -> dict[str, Any]:
+        choices = [
             {
-                **head,
-                "choices": [],
-                "usage": numbers.usage(finished, choices),
-                "metrics": numbers.metrics(finished[0]) if choices == 1 else None,
+                "index": index,
+                "message": {"role": "assistant", "content": outcome.text, "refusal": None},
+                "logprobs": self._logprobs(outcome.pieces),
+                "finish_reason": outcome.end.finish_reason,
+                "stop_reason": outcome.end.stop,
+                **self._token_ids(outcome.pieces),
             }
-        )
-    yield DONE
+            for index, outcome in enumerate(outcomes)
+        ]
+        return {"choices": choices, **self._prompt(outcomes[0].prompt)}
 
+    def start(self, index: int, prompt: PromptLogprobs | None) -> dict[str, Any]:
+        chunk = self._chunk(index, {"role": "assistant", "content": ""})
+        return chunk | (self._prompt(prompt) if index == 0 else {})
 
-def _error_event(error: ApiError) -> bytes:
-    return data_event({"error": error.openai()})
+    def part(self, index: int, delta: Delta) -> dict[str, Any] | None:
+        more: dict[str, Any] = self._token_ids(delta.pieces)
+        if self._options.include_provenance:
+            more["x_spec"] = numbers.provenance(delta)
+        if not (delta.text or more or self._data.logprobs):
+            return None
+        found = self._logprobs(delta.pieces)
+        return self._chunk(index, {"content": delta.text}, logprobs=found, **more)
+
+    def end(self, index: int, end: Finished) -> dict[str, Any]:
+        return self._chunk(index, {}, finish_reason=end.finish_reason, stop_reason=end.stop)
+
+    def _chunk(self, index: int, delta: dict[str, Any], **more: Any) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None, **more}
+        return {"choices": [choice]}
+
+    def _logprobs(self, pieces: Sequence[Piece]) -> dict[str, Any] | None:
+        if not self._data.logprobs:
+            return None
+        return {"content": logprobs.contents(pieces), "refusal": None}
+
+    def _token_ids(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        if self._prompt_ids is None:
+            return {}
+        return {"token_ids": [piece.token for piece in pieces]}
+
+    def _prompt(self, prompt: PromptLogprobs | None) -> dict[str, Any]:
+        """What was asked for of the prompt; it stands beside the choices."""
+        found: dict[str, Any] = {}
+        if prompt is not None:
+            top = self._data.prompt_logprobs or 0
+            found["prompt_logprobs"] = logprobs.prompt_entries(prompt.items, top)
+        if self._prompt_ids is not None:
+            found["prompt_token_ids"] = self._prompt_ids
+        return found

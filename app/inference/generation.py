@@ -7,7 +7,6 @@ import contextlib
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing
 from typing import Any, TypeVar
 
 from litestar import Request
@@ -15,9 +14,14 @@ from litestar.response import Stream as LitestarStream
 
 from app.errors import ApiError, ClientGone, engine_error
 from engine.client import Event, Stream
-from engine.wire import Delta, Failed, Finished
+from engine.wire import Delta, Failed, Finished, PromptLogprobs
+
+MERGED_EVENTS = 16
+"""Events of all choices that wait for a slow client; the rest wait in the engine's streams."""
 
 T = TypeVar("T")
+Numbered = tuple[int, Delta | PromptLogprobs | Finished]
+"""The index of a choice and what the engine sent for it."""
 
 
 async def while_connected(request: Request[Any, Any, Any], work: Awaitable[T]) -> T:
@@ -64,14 +68,14 @@ class Generation:
         self._names = names
         self._last: dict[int, float] = {}
         self._cancelled = False
-        self._queue: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[int, Event]] = asyncio.Queue(MERGED_EVENTS)
         self._pumps = (
             [asyncio.create_task(self._pump(i, stream)) for i, stream in enumerate(streams)]
             if len(streams) > 1
             else []
         )
 
-    async def events(self) -> AsyncGenerator[tuple[int, Delta | Finished], None]:
+    async def events(self) -> AsyncGenerator[Numbered, None]:
         """Until every choice has finished; leaving early cancels. Raises ApiError when a choice
         is refused, fails or is cut short by a shutdown."""
         left = len(self._streams)
@@ -84,7 +88,7 @@ class Generation:
                     if event.finish_reason == "cancelled" and not self._cancelled:
                         raise engine_error("draining", "Stopped: the server is shutting down.")
                     left -= 1
-                else:
+                elif isinstance(event, Delta):
                     self._measure(index)
                     self._on_tokens(event.id, len(event.pieces))
                 yield index, event
@@ -118,20 +122,7 @@ class Generation:
 
     async def _pump(self, index: int, stream: Stream) -> None:
         async for event in stream:
-            self._queue.put_nowait((index, event))
-
-
-async def collect(generation: Generation, choices: int) -> tuple[list[str], list[Finished]]:
-    """Text and end of every choice. Raises ApiError as `Generation.events`."""
-    texts: list[list[str]] = [[] for _ in range(choices)]
-    ends: dict[int, Finished] = {}
-    async with aclosing(generation.events()) as events:
-        async for index, event in events:
-            if isinstance(event, Finished):
-                ends[index] = event
-            else:
-                texts[index].append(event.text)
-    return ["".join(parts) for parts in texts], [ends[index] for index in range(choices)]
+            await self._queue.put((index, event))
 
 
 async def event_stream(

@@ -7,14 +7,16 @@ from typing import Any
 from engine.wire import Delta, Finished
 
 
-def usage(finished: list[Finished], per_prompt: int = 1) -> dict[str, int]:
+def usage(finished: list[Finished], per_prompt: int = 1) -> dict[str, Any]:
     """Token counts; a prompt that was answered per_prompt times counts once."""
-    prompt = sum(item.prompt_tokens for item in finished[::per_prompt])
+    prompts = finished[::per_prompt]
+    prompt = sum(item.prompt_tokens for item in prompts)
     completion = sum(item.completion_tokens for item in finished)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": sum(item.cached_tokens for item in prompts)},
     }
 
 

@@ -7,7 +7,7 @@ import uuid
 from typing import Any
 
 from app.errors import ApiError
-from app.inference import numbers
+from app.inference import logprobs, numbers
 from app.inference.response_schema import ResponseRequest
 from engine.wire import Delta, Finished
 
@@ -21,6 +21,7 @@ class ResponseEvents:
         self._request = request
         self._item = f"msg_{uuid.uuid4().hex}"
         self._text: list[str] = []
+        self._logprobs: list[dict[str, Any]] = []
         self._sequence = 0
         self.response: dict[str, Any] = {
             "id": id,
@@ -39,9 +40,10 @@ class ResponseEvents:
             "reasoning": {"effort": None, "summary": None},
             "store": request.store is not False,
             "temperature": 1.0 if request.temperature is None else request.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": _format(request)},
             "tool_choice": "auto",
             "tools": [],
+            "top_logprobs": request.top_logprobs or 0,
             "top_p": 1.0 if request.top_p is None else request.top_p,
             "truncation": "disabled",
             "usage": None,
@@ -61,19 +63,22 @@ class ResponseEvents:
             self._event(
                 "response.output_item.added", output_index=0, item=self._message("in_progress", [])
             ),
-            self._event("response.content_part.added", **self._place(), part=_part("")),
+            self._event("response.content_part.added", **self._place(), part=_part("", [])),
         ]
 
     def delta(self, delta: Delta) -> list[Event]:
-        """The text of one step; nothing when it released none and x_spec was not asked for."""
+        """The text of one step with its logprobs; nothing when it has none and x_spec was not
+        asked for."""
         self._text.append(delta.text)
         spec = {"x_spec": numbers.provenance(delta)} if self._request.x_spec else {}
-        if not delta.text and not spec:
+        found = logprobs.contents(delta.pieces)
+        self._logprobs += found
+        if not (delta.text or found or spec):
             return []
         place = self._place()
         return [
             self._event(
-                "response.output_text.delta", **place, delta=delta.text, logprobs=[], **spec
+                "response.output_text.delta", **place, delta=delta.text, logprobs=found, **spec
             )
         ]
 
@@ -83,8 +88,9 @@ class ResponseEvents:
             finished.finish_reason
         )
         status = "incomplete" if reason else "completed"
-        text, place = self.text, self._place()
-        item = self._message(status, [_part(text)])
+        text, found, place = self.text, self._logprobs, self._place()
+        part = _part(text, found)
+        item = self._message(status, [part])
         self.response |= {
             "status": status,
             "incomplete_details": {"reason": reason} if reason else None,
@@ -93,15 +99,15 @@ class ResponseEvents:
             "metrics": numbers.metrics(finished),
         }
         return [
-            self._event("response.output_text.done", **place, text=text, logprobs=[]),
-            self._event("response.content_part.done", **place, part=_part(text)),
+            self._event("response.output_text.done", **place, text=text, logprobs=found),
+            self._event("response.content_part.done", **place, part=part),
             self._event("response.output_item.done", output_index=0, item=item),
             self._event(f"response.{status}", response=dict(self.response)),
         ]
 
     def fail(self, error: ApiError) -> list[Event]:
         """The one closing event of an answer that broke after its start."""
-        item = self._message("incomplete", [_part(self.text)])
+        item = self._message("incomplete", [_part(self.text, self._logprobs)])
         self.response |= {
             "status": "failed",
             "output": [item],
@@ -140,15 +146,23 @@ def error_event(error: ApiError) -> Event:
     }
 
 
-def _part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _part(text: str, found: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": found}
+
+
+def _format(request: ResponseRequest) -> Any:
+    """text.format as the request had it."""
+    found = request.text.format if request.text else None
+    if found is None or found.schema is None:
+        return {"type": found.type if found else "text"}
+    return {"type": found.type, "name": found.name, "strict": found.strict, "schema": found.schema}
 
 
 def _usage(finished: Finished) -> dict[str, Any]:
     prompt, completion = finished.prompt_tokens, finished.completion_tokens
     return {
         "input_tokens": prompt,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": finished.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": completion,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": prompt + completion,

@@ -7,23 +7,13 @@ from typing import Any
 import msgspec
 
 from app.errors import ApiError, bad_request, unsupported
-from app.inference.limits import (
-    InputMessage,
-    Name,
-    Part,
-    Refused,
-    Seed,
-    Speculation,
-    Stop,
-    Temperature,
-    Tokens,
-    TopK,
-    TopP,
-    chat_messages,
-    sampling,
-    wish,
-)
+from app.inference.formats import TextOptions
+from app.inference.limits import Logprobs, Name, Tokens, wish
+from app.inference.messages import InputMessage, Part, chat_messages
+from app.inference.sampling import Sampled
 from engine.wire import Message, Submit
+
+LOGPROBS = "message.output_text.logprobs"
 
 
 class InputItem(msgspec.Struct):
@@ -34,8 +24,8 @@ class InputItem(msgspec.Struct):
     type: str = "message"
 
 
-class ResponseRequest(Refused, kw_only=True):
-    """OpenAI's response request. Unknown fields are accepted and ignored.
+class ResponseRequest(Sampled, kw_only=True):
+    """OpenAI's response request with vLLM's additions. Unknown fields are accepted and ignored.
 
     x_spec true adds x_spec to every delta event."""
 
@@ -46,16 +36,24 @@ class ResponseRequest(Refused, kw_only=True):
     store: bool | None = None
     stream: bool | None = None
     max_output_tokens: Tokens | None = None
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
-    top_k: TopK | None = None
-    seed: Seed | None = None
-    stop: Stop | None = None
-    ignore_eos: bool | None = None
     metadata: dict[str, Any] | None = None
-    speculation: Speculation | None = None
+    include: list[str] | None = None
+    top_logprobs: Logprobs | None = None
+    text: TextOptions | None = None
     x_spec: bool | None = None
     prompt: Any = None
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    n: Any = None
+    logprobs: Any = None
+    prompt_logprobs: Any = None
+    response_format: Any = None
+    return_token_ids: Any = None
+    echo: Any = None
+
+    @property
+    def logprobs_wanted(self) -> bool:
+        return LOGPROBS in (self.include or ())
 
     def conversation_after(self, previous: tuple[Message, ...]) -> tuple[Message, ...]:
         """The chat so far and this turn's input, without the instructions."""
@@ -74,22 +72,42 @@ class ResponseRequest(Refused, kw_only=True):
 
     def submit(self, id: str, chat: tuple[Message, ...]) -> Submit:
         """The engine request for a conversation."""
-        self.check_refused("prompt")
+        self.check_refused(*_REFUSED)
+        for index, item in enumerate(self.include or ()):
+            if item != LOGPROBS:
+                raise unsupported(f"include[{index}]")
+        if self.top_logprobs and not self.logprobs_wanted:
+            raise bad_request(f"top_logprobs needs include to hold '{LOGPROBS}'.", "top_logprobs")
         system = (Message("system", self.instructions),) if self.instructions else ()
         return Submit(
             id,
-            sampling(
-                temperature=self.temperature,
-                top_p=self.top_p,
-                top_k=self.top_k,
-                seed=self.seed,
-                max_tokens=self.max_output_tokens,
-                stop=self.stop,
-                ignore_eos=self.ignore_eos,
+            self.sampling(
+                self.max_output_tokens,
+                ("text.format", self.text.grammar() if self.text else None),
+                logprobs=(self.top_logprobs or 0) if self.logprobs_wanted else None,
             ),
             messages=(*system, *chat),
             speculation=wish(self.speculation),
+            priority=self.priority or 0,
         )
+
+    def field_names(self) -> dict[str, str]:
+        """The engine's names of fields -> those that this request used."""
+        names = {"max_tokens": "max_output_tokens", "messages": "input", "logprobs": "top_logprobs"}
+        return self.names("text.format") | names
+
+
+_REFUSED = (
+    "prompt",
+    "max_tokens",
+    "max_completion_tokens",
+    "n",
+    "logprobs",
+    "prompt_logprobs",
+    "response_format",
+    "return_token_ids",
+    "echo",
+)
 
 
 def previous_not_found(id: str) -> ApiError:

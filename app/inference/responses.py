@@ -20,10 +20,7 @@ from app.inference.response_events import Event, ResponseEvents, error_event
 from app.inference.response_schema import ResponseRequest, previous_not_found
 from app.security.auth import Principal
 from app.service import Service
-from engine.wire import Finished, Message
-
-NAMES = {"max_tokens": "max_output_tokens", "messages": "input"}
-"""The engine's names of fields -> those of a response request."""
+from engine.wire import Delta, Finished, Message
 
 
 class Turn:
@@ -57,7 +54,11 @@ class Turn:
         self.builder = ResponseEvents(self.id, request)
         self.error: ApiError | None = None
         self._generation = service.generate(
-            [request.submit(self.id, self._chat)], principal, "/v1/responses", transport, NAMES
+            [request.submit(self.id, self._chat)],
+            principal,
+            "/v1/responses",
+            transport,
+            request.field_names(),
         )
 
     async def events(self) -> AsyncGenerator[Event, None]:
@@ -75,7 +76,7 @@ class Turn:
                         self._store()
                         for item in self.builder.finish(event):
                             yield item
-                    else:
+                    elif isinstance(event, Delta):
                         for item in self.builder.delta(event):
                             yield item
         except ApiError as error:

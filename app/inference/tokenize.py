@@ -11,7 +11,8 @@ from litestar.params import JSONBody
 from msgspec import Meta
 
 from app.errors import bad_request
-from app.inference.limits import MAX_BODY_BYTES, InputMessage, Name, TokenId, chat_messages
+from app.inference.limits import MAX_BODY_BYTES, Name, TokenId
+from app.inference.messages import InputMessage, chat_messages
 from app.service import Service
 from engine.wire import Detokenize, Tokenize
 

@@ -71,6 +71,27 @@ class Metrics:
             model,
             "position",
         )
+        self._preemptions = _counters(
+            registry,
+            "preemptions",
+            "Times that a running request lost its pages and was computed again later.",
+            "num_preemptions",
+            model,
+        )
+        self._prefix_queried = _counters(
+            registry,
+            "prefix_cache_queries",
+            "Prompt tokens looked up in the prefix cache.",
+            "prefix_cache_queries",
+            model,
+        )
+        self._prefix_hits = _counters(
+            registry,
+            "prefix_cache_hits",
+            "Prompt tokens found in the prefix cache.",
+            "prefix_cache_hits",
+            model,
+        )
         self._drafter_steps = Counter(
             "paceline_request_steps",
             "Request-steps by drafter.",
@@ -101,6 +122,9 @@ class Metrics:
     def observe_snapshot(self, snapshot: Snapshot) -> None:
         """Add one second of the engine."""
         _add(self._tokens, snapshot.tokens)
+        _add(self._preemptions, snapshot.preemptions)
+        _add(self._prefix_queried, snapshot.prefix_queried_tokens)
+        _add(self._prefix_hits, snapshot.prefix_hit_tokens)
         _set(self._running, snapshot.running)
         _set(self._waiting, snapshot.waiting)
         _set(self._kv_usage, 1 - snapshot.free_pages / max(snapshot.total_pages, 1))

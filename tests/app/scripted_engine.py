@@ -3,7 +3,14 @@
 An answer is the words "w0 w1 w2 …", two tokens a step. The last message (or prompt) may hold:
 `slow` (20 ms a step), `queued` (no step until it is cancelled), `hang` (one step, then nothing),
 `boom` (a Failed after the first step), `die` (the process ends), `refuse CODE` (Failed at once with
-that code; context_length_exceeded blames max_tokens), `echo` (answers with the whole conversation).
+that code; context_length_exceeded blames max_tokens, `refuse CODE FIELD` blames that field), `echo`
+(answers with the whole conversation), `sampling` (answers with the JSON of the request's sampling
+and priority), `held` (the tokens of the first step have no text), `stopped` (the first stop string
+of the request ends the answer). Logprobs are made up: see `_logprob`.
+Faults: `die-once PATH` (the process ends before any token unless PATH exists, which it makes),
+`stuck` (the heartbeats tell of a step that does not end), `mute` (nothing is sent any more),
+`garbage`, `oversize` and `half` (a frame that is no message, one with a huge length, half of one
+and the end).
 The config's model may be `no-start` (StartFailed), `crash` (ends before hello) or `late` (waits for
 a file named by cache_dir before hello).
 """
@@ -24,6 +31,7 @@ from controller.contract import Candidate, Decision
 from engine.config import EngineConfig
 from engine.frames import Connection
 from engine.wire import (
+    Alternative,
     Call,
     Cancel,
     Cell,
@@ -37,9 +45,12 @@ from engine.wire import (
     FinishReason,
     GetReport,
     GetWhatIf,
+    Heartbeat,
     Hello,
+    Logprob,
     Piece,
     Progress,
+    PromptLogprobs,
     Reply,
     SetController,
     SetDrafter,
@@ -64,6 +75,7 @@ class Engine:
         self._cancelled: set[str] = set()
         self._running: set[str] = set()
         self._enabled = True
+        self._stuck = 0.0
         self._decision = 0
         self.controller = ControllerState("auto", None, None, 16)
 
@@ -124,23 +136,44 @@ class Engine:
         words = [f"w{index} " for index in range(submit.sampling.max_tokens or DEFAULT_TOKENS)]
         if "echo" in asked and submit.messages:
             words = [f"[{message.role}:{message.content}] " for message in submit.messages]
+        if "sampling" in asked:
+            fields = msgspec.to_builtins(submit.sampling) | {"priority": submit.priority}
+            words = [msgspec.json.encode(fields).decode()]
         if "refuse" in asked:
-            code = asked.split("refuse ", 1)[1]
-            param = "max_tokens" if code == "context_length_exceeded" else None
+            code, _, param = asked.split("refuse ", 1)[1].partition(" ")
+            param = param or ("max_tokens" if code == "context_length_exceeded" else None)
             self._end(Failed(submit.id, code, f"Refused with {code} ({param}).", param))
             return
-        if "die" in asked:
+        if "die-once" in asked:
+            marker = Path(asked.split("die-once ", 1)[1])
+            if not marker.exists():
+                marker.touch()
+                os._exit(9)
+        elif "die" in asked:
+            print("dying as told", flush=True)
             os._exit(9)
+        self._misbehave(asked)
         time.sleep(0.01)
         while "queued" in asked and submit.id not in self._cancelled:
             time.sleep(0.01)
+        if (top := submit.sampling.prompt_logprobs) is not None:
+            prompt = (submit.prompt or "").encode() or bytes(submit.prompt_ids or b"chat")
+            scored = (_logprob(chr(byte), byte, top) for byte in prompt[1:])
+            self.send(PromptLogprobs(submit.id, (None, *scored)))
+        if "held" in asked:
+            words[:2] = ["", ""]
         for step, start in enumerate(range(0, len(words), 2)):
             if submit.id in self._cancelled:
                 self._finish(submit, start, "cancelled")
                 return
             two = words[start : start + 2]
             pieces = tuple(
-                Piece(start + offset, word, ("accepted", "bonus")[offset])
+                Piece(
+                    start + offset,
+                    word,
+                    ("accepted", "bonus")[offset],
+                    _logprob(word, start + offset, submit.sampling.logprobs),
+                )
                 for offset, word in enumerate(two)
             )
             self.send(Deltas((Delta(submit.id, "".join(two), pieces, step, "ngram", 1, 1),)))
@@ -151,13 +184,31 @@ class Engine:
                 time.sleep(0.01)
             if "slow" in asked:
                 time.sleep(0.02)
-        self._finish(submit, len(words), "length" if submit.sampling.max_tokens else "stop")
+        reason: FinishReason = "length" if submit.sampling.max_tokens else "stop"
+        stop = submit.sampling.stop[0] if "stopped" in asked else None
+        self._finish(submit, len(words), "stop" if stop else reason, stop)
 
-    def _finish(self, submit: Submit, tokens: int, reason: FinishReason) -> None:
+    def _finish(
+        self, submit: Submit, tokens: int, reason: FinishReason, stop: str | None = None
+    ) -> None:
         steps = tokens // 2
         counts = Speculation(steps, steps, steps, (0, steps), 16, {"ngram": steps})
         timing = Timing(0.1, 5.0, 5.0 + tokens, 1.0 if tokens > 1 else None)
-        self._end(Finished(submit.id, reason, None, 7, tokens, counts, timing))
+        self._end(Finished(submit.id, reason, stop, 7, tokens, counts, timing, cached_tokens=4))
+
+    def _misbehave(self, asked: str) -> None:
+        raw = self._connection.send_frame
+        if "stuck" in asked:
+            self._stuck = time.monotonic()
+        elif "mute" in asked:
+            self._lock.acquire()
+        elif "garbage" in asked:
+            raw(b"\x00\x00\x00\x03abc")
+        elif "oversize" in asked:
+            raw(b"\xff\xff\xff\xff")
+        elif "half" in asked:
+            raw(b"\x00\x00\x01\x00abc")
+            os._exit(0)
 
     def _end(self, event: Finished | Failed) -> None:
         self._running.discard(event.id)
@@ -166,6 +217,8 @@ class Engine:
     def _snapshots(self) -> None:
         while True:
             time.sleep(0.1)
+            running = 1e3 * (time.monotonic() - self._stuck) if self._stuck else None
+            self.send(Heartbeat(7, running))
             self._decision += 1
             self.send(
                 Snapshot(
@@ -192,8 +245,22 @@ class Engine:
                     decisions=(_decision(self._decision),),
                     controller=self.controller,
                     drafters=self.drafters,
+                    preemptions=1,
+                    prefix_queried_tokens=8,
+                    prefix_hit_tokens=4,
                 )
             )
+
+
+def _logprob(text: str, token: int, top: int | None) -> Logprob | None:
+    """-1.5 and rank 2; the alternatives are b, c, d … with the next ids and -1, -2, -3 …"""
+    if top is None:
+        return None
+    found = [
+        Alternative(token + place, chr(ord("a") + place), b"%c" % (ord("a") + place), -float(place))
+        for place in range(1, top + 1)
+    ]
+    return Logprob(Alternative(token, text, text.encode(), -1.5), 2, tuple(found))
 
 
 def _decision(number: int) -> Decision:

@@ -74,7 +74,12 @@ def test_provenance_is_streamed_on_request(api: Api):
 def test_several_choices_are_answered_side_by_side_without_metrics(api: Api):
     body = chat(api, n=3, max_tokens=4).json()
     assert [choice["index"] for choice in body["choices"]] == [0, 1, 2]
-    assert body["usage"] == {"prompt_tokens": 7, "completion_tokens": 12, "total_tokens": 19}
+    assert body["usage"] == {
+        "prompt_tokens": 7,
+        "completion_tokens": 12,
+        "total_tokens": 19,
+        "prompt_tokens_details": {"cached_tokens": 4},
+    }
     assert body["metrics"] is None
     streamed = events(chat(api, n=3, max_tokens=4, stream=True).text)
     assert {chunk["choices"][0]["index"] for chunk in streamed} == {0, 1, 2}
@@ -123,12 +128,13 @@ def test_values_out_of_bounds_are_refused_with_their_path(
     "fields",
     [
         {"tools": [{"type": "function"}]},
-        {"logprobs": True},
-        {"presence_penalty": 0.5},
-        {"repetition_penalty": 1.1},
-        {"logit_bias": {"5": 1}},
-        {"response_format": {"type": "json_object"}},
-        {"min_p": 0.1},
+        {"best_of": 2},
+        {"suffix": "end"},
+        {"echo": True},
+        {"use_beam_search": True},
+        {"include_stop_str_in_output": True},
+        {"skip_special_tokens": False},
+        {"chat_template": "{{ messages }}"},
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(api: Api, fields: dict[str, Any]):
@@ -139,8 +145,9 @@ def test_what_is_not_supported_is_refused_by_name(api: Api, fields: dict[str, An
 
 def test_neutral_values_and_unknown_fields_are_accepted(api: Api):
     response = chat(
-        api, tools=[], presence_penalty=0, frequency_penalty=0.0, logit_bias={}, min_p=0,
-        repetition_penalty=1.0, response_format={"type": "text"}, user="u", brand_new_field=1,
+        api, tools=[], best_of=1, skip_special_tokens=True, echo=False, presence_penalty=0,
+        frequency_penalty=0.0, logit_bias={}, min_p=0, repetition_penalty=1.0, top_logprobs=0,
+        response_format={"type": "text"}, user="u", brand_new_field=1,
     )  # fmt: skip
     assert response.status_code == 200, response.text
 

@@ -6,14 +6,13 @@ import asyncio
 import os
 import signal
 import sqlite3
-import threading
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
 
+from engine.child import Child
 from engine.client import EngineCallError, EngineClient, EngineStartError
 from engine.config import EngineConfig
 from engine.wire import Failed, Finished, Progress, Sampling, SetController, SetDrafter, Submit
@@ -23,7 +22,12 @@ from tests.app.test_responses import create, receive, socket, until_end
 
 def client(tmp_path: Path, model: str = MODEL, **hooks: Any) -> EngineClient:
     hooks.setdefault("on_snapshot", lambda snapshot: None)
-    config = EngineConfig(model=model, cache_dir=str(tmp_path / "go"))
+    config = EngineConfig(
+        model=model,
+        cache_dir=str(tmp_path / "go"),
+        silence_timeout_s=2.0,
+        step_timeout_s=2.0,
+    )
     return EngineClient(config, tmp_path / "logs" / "engine.log", command=PROGRAM, **hooks)
 
 
@@ -147,6 +151,148 @@ def test_stopping_while_it_loads_leaves_no_process(tmp_path: Path):
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(
+    ("prompt", "kind", "reason"),
+    [
+        ("mute", "hang", "The engine process hung: it sent nothing for 2 s."),
+        ("stuck hang", "hang", "The engine process hung: it has been running step 7 for 2"),
+        ("garbage hang", "protocol", "The engine process sent what is no message: "),
+        ("oversize hang", "protocol", "frame of 4294967295 bytes exceeds the limit"),
+        ("half", "exit", "The engine process ended with status 0."),
+    ],
+)
+def test_an_engine_that_hangs_or_breaks_the_contract_is_replaced(
+    tmp_path: Path, prompt: str, kind: str, reason: str
+):
+    async def scenario() -> None:
+        engine = client(tmp_path)
+        hello = await engine.start()
+        stream = engine.submit(submit("a", prompt))
+        await until(lambda: engine.death)
+        stream.cancel()
+        assert engine.death is not None
+        assert engine.death.kind == kind
+        assert reason in engine.death.reason
+        await until(lambda: engine.state == "ready" and engine.pid != hello.pid)
+        assert not alive(hello.pid)
+        assert isinstance([event async for event in engine.submit(submit("b"))][-1], Finished)
+        await engine.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_stopped_process_is_killed_and_its_request_is_retried(tmp_path: Path):
+    async def scenario() -> None:
+        engine = client(tmp_path)
+        hello = await engine.start()
+        os.kill(hello.pid, signal.SIGSTOP)
+        stream = engine.submit(submit("a"))
+        assert isinstance([event async for event in stream][-1], Finished)
+        assert engine.death is not None
+        assert engine.death.kind == "hang"
+        assert not alive(hello.pid)
+        await engine.stop()
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_that_reads_nothing_refuses_new_requests_and_takes_them_later(tmp_path: Path):
+    async def scenario() -> None:
+        engine = client(tmp_path)
+        hello = await engine.start()
+        os.kill(hello.pid, signal.SIGSTOP)
+        sent = 0
+        while True:
+            stream = engine.submit(submit(f"r{sent}", "x" * 500_000))
+            if stream.waiting:
+                break
+            sent += 1
+        refused = await anext(stream)
+        assert isinstance(refused, Failed)
+        assert refused.code == "queue_full"
+        assert 8 <= sent <= 16, "a few megabytes wait at most"
+        with pytest.raises(EngineCallError) as caught:
+            await engine.call(SetController("auto"))
+        assert caught.value.code == "queue_full"
+        os.kill(hello.pid, signal.SIGCONT)
+        await until(lambda: engine.active == 0)
+        assert isinstance([event async for event in engine.submit(submit("b"))][-1], Finished)
+        await engine.stop()
+
+    asyncio.run(scenario())
+
+
+def test_the_next_engine_gets_settings_first_and_requests_in_their_order_and_priority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    sent: list[Any] = []
+    honest = Child.send
+
+    def send(self: Child, message: Any) -> None:
+        sent.append(message)
+        honest(self, message)
+
+    async def scenario() -> None:
+        engine = client(tmp_path)
+        hello = await engine.start()
+        await engine.call(SetDrafter("ngram", False))
+        submits = [Submit(f"r{i}", Sampling(), prompt="queued", priority=i % 3) for i in range(6)]
+        streams = [engine.submit(item) for item in submits]
+        monkeypatch.setattr(Child, "send", send)
+        os.kill(hello.pid, signal.SIGKILL)
+        await until(lambda: len(sent) >= 7)
+        assert sent[0].body == SetDrafter("ngram", False)
+        assert sent[1:] == submits
+        for stream in streams:
+            stream.cancel()
+            assert isinstance([event async for event in stream][-1], Finished)
+        await engine.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_request_does_not_wait_for_ever_for_the_next_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("engine.client.RETRY_S", 0.3)
+
+    async def scenario() -> None:
+        (tmp_path / "go").touch()
+        engine = client(tmp_path, "late")
+        hello = await engine.start()
+        (tmp_path / "go").unlink()
+        stream = engine.submit(submit("a", "queued"))
+        os.kill(hello.pid, signal.SIGKILL)
+        (end,) = [event async for event in stream]
+        assert isinstance(end, Failed)
+        assert end.code == "engine_restarting"
+        assert engine.state == "restarting"
+        (tmp_path / "go").touch()
+        await until(lambda: engine.state == "ready")
+        assert isinstance([event async for event in engine.submit(submit("b"))][-1], Finished)
+        await engine.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_request_cancelled_between_two_engines_ends_as_cancelled(tmp_path: Path):
+    async def scenario() -> None:
+        engine = client(tmp_path)
+        hello = await engine.start()
+        stream = engine.submit(submit("a", "queued"))
+        os.kill(hello.pid, signal.SIGKILL)
+        await until(lambda: engine.state == "restarting" and engine.death)
+        assert engine.active == 1
+        stream.cancel()
+        (end,) = [event async for event in stream]
+        assert isinstance(end, Finished)
+        assert end.finish_reason == "cancelled"
+        assert engine.active == 0
+        await engine.stop()
+
+    asyncio.run(scenario())
+
+
 def test_a_refused_call_has_the_engines_code(tmp_path: Path):
     async def scenario() -> None:
         engine = client(tmp_path)
@@ -169,6 +315,7 @@ def test_the_api_is_live_and_not_ready_while_the_engine_loads(tmp_path: Path):
         ready = http.get("/health/ready")
         assert ready.status_code == 503
         assert ready.json()["status"] == "starting"
+        assert ready.json()["detail"] == "The engine is still loading."
         refused = http.post("/v1/completions", json={"model": MODEL, "prompt": "x"})
         assert refused.status_code == 503
         assert refused.json()["error"]["code"] == "engine_starting"
@@ -180,41 +327,23 @@ def test_the_api_is_live_and_not_ready_while_the_engine_loads(tmp_path: Path):
         api.ready()
 
 
-@pytest.mark.parametrize("how", ["kill", "die"])
-def test_an_engine_death_is_a_clear_error_and_serving_works_again(tmp_path: Path, how: str):
+def test_an_engine_death_is_a_clear_error_and_serving_works_again(tmp_path: Path):
     with running_api(tmp_path) as api:
         api.ready()
         http = api.client
-        prompt = {"kill": "hang", "die": "die"}[how]
-        body = {"model": MODEL, "prompt": prompt}
-        answers: list[httpx.Response] = []
-        request = threading.Thread(
-            target=lambda: answers.append(api.client.post("/v1/completions", json=body))
-        )
-        with api.client.stream("POST", "/v1/completions", json=body | {"stream": True}) as stream:
-            parts: list[str] = []
-            if how == "kill":
-                lines = stream.iter_lines()
-                parts.append(next(lines))
-                request.start()
-                while api.service.engine.active < 2:
-                    pass
-                assert api.service.engine.pid is not None
-                os.kill(api.service.engine.pid, signal.SIGKILL)
-                parts += lines
-                request.join()
-                assert "engine_restarting" in parts[-2] + parts[-1]
-                assert answers[0].status_code == 503
-                assert answers[0].json()["error"]["code"] == "engine_restarting"
-                rows = eventually(lambda: http.get("/api/requests").json()["requests"])
-                streamed = next(row for row in rows if row["transport"] == "sse")
-                assert streamed["completion_tokens"] == 2
-                assert streamed["e2e_ms"] >= streamed["ttft_ms"] > 0
-                assert {row["finish_reason"] for row in rows} == {"error"}
-            else:
-                assert stream.status_code == 503
-        ready = http.get("/health/ready")
-        assert ready.status_code == 503 or ready.json()["engine"]["restarts"] == 1
+        body = {"model": MODEL, "prompt": "hang", "stream": True}
+        with api.client.stream("POST", "/v1/completions", json=body) as stream:
+            lines = stream.iter_lines()
+            first = next(lines)
+            assert api.service.engine.pid is not None
+            os.kill(api.service.engine.pid, signal.SIGKILL)
+            parts = [first, *lines]
+        assert "engine_restarting" in parts[-2] + parts[-1]
+        assert "signal 9" in parts[-2] + parts[-1]
+        (row,) = eventually(lambda: http.get("/api/requests").json()["requests"])
+        assert row["completion_tokens"] == 2
+        assert row["e2e_ms"] >= row["ttft_ms"] > 0
+        assert row["finish_reason"] == "error"
         assert http.get("/health/live").status_code == 200
         api.ready()
         again = http.post("/v1/completions", json={"model": MODEL, "prompt": "hello"})
@@ -223,12 +352,45 @@ def test_an_engine_death_is_a_clear_error_and_serving_works_again(tmp_path: Path
         assert "paceline_engine_restarts_total 1.0" in http.get("/metrics").text
 
 
+def test_a_request_that_was_not_begun_is_answered_by_the_next_engine(tmp_path: Path):
+    with running_api(tmp_path) as api:
+        api.ready()
+        body = {"model": MODEL, "prompt": f"die-once {tmp_path / 'died'}", "max_tokens": 4}
+        answer = api.client.post("/v1/completions", json=body)
+        assert answer.status_code == 200
+        assert answer.json()["choices"][0]["text"] == "w0 w1 w2 w3 "
+        assert api.service.engine.restarts == 1
+
+
+def test_why_the_engine_ended_is_told_where_operators_look(tmp_path: Path):
+    with running_api(tmp_path) as api:
+        api.ready()
+        http = api.client
+        assert http.get("/api/state").json()["engine"]["last_death"] is None
+        answer = http.post("/v1/completions", json={"model": MODEL, "prompt": "die"})
+        assert answer.status_code == 503
+        assert answer.json()["error"]["code"] == "engine_restarting"
+        assert "twice" in answer.json()["error"]["message"]
+        ready = http.get("/health/ready")
+        reason = "The engine process ended with status 9."
+        assert ready.status_code == 200 or ready.json()["detail"] == reason
+        death = http.get("/api/state").json()["engine"]["last_death"]
+        assert (death["kind"], death["reason"]) == ("exit", reason)
+        assert death["log_line"] == "dying as told"
+        assert death["time"] > 0
+        api.ready()
+        assert "detail" not in http.get("/health/ready").json()
+        assert http.get("/api/state").json()["engine"]["last_death"] == death
+
+
 def test_an_engine_that_cannot_start_is_told_and_the_api_stays_live(tmp_path: Path):
     with running_api(tmp_path, model="no-start") as api:
         (error,) = eventually(lambda: api.failed)
         assert error.code == "model_not_found"
         assert api.client.get("/health/live").status_code == 200
-        assert api.client.get("/health/ready").json()["status"] == "failed"
+        ready = api.client.get("/health/ready").json()
+        assert ready["status"] == "failed"
+        assert ready["detail"] == "There is no model here. Give another."
         refused = api.client.post("/v1/completions", json={"model": MODEL, "prompt": "x"})
         assert refused.json()["error"]["code"] == "engine_failed"
 

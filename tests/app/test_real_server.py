@@ -143,7 +143,7 @@ def test_provenance_adds_up_to_the_text(client: OpenAI):
         ({"messages": []}, "invalid_value"),
         ({"n": 9}, "invalid_value"),
         ({"max_tokens": 0}, "invalid_value"),
-        ({"logprobs": True}, "unsupported_parameter"),
+        ({"extra_body": {"use_beam_search": True}}, "unsupported_parameter"),
     ],
 )
 def test_errors_are_what_the_stock_client_expects(client: OpenAI, fields: Any, code: str):

@@ -117,7 +117,13 @@ def test_a_response_that_was_not_stored_cannot_be_continued(api: Api):
         ({"input": [{"type": "function_call_output", "call_id": "x"}]}, "input[0].type"),
         ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"background": True}, "background"),
-        ({"text": {"format": {"type": "json_object"}}}, "text"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+        ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"include": ["file_search_call.results"]}, "include[0]"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"max_tokens": 4}, "max_tokens"),
+        ({"n": 2}, "n"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"prompt": {"id": "p"}}, "prompt"),
     ],
@@ -166,6 +172,18 @@ def test_events_come_in_order_and_numbered(api: Api):
     delta = next(event for event in events if event["type"] == "response.output_text.delta")
     assert delta["x_spec"]["pieces"][0] == {"token": 0, "text": "w0 ", "kind": "accepted"}
     assert events[-1]["response"]["metrics"]["timing"]["queue_ms"] == 0.1
+
+
+def test_a_turn_takes_every_sampling_parameter(api: Api):
+    include = ["message.output_text.logprobs"]
+    with socket(api) as connection:
+        create(connection, "sampling", min_p=0.25, logit_bias={"5": -100}, include=include)
+        events = until_end(connection)
+    part = events[-1]["response"]["output"][0]["content"][0]
+    sampling = json.loads(part["text"])
+    assert (sampling["min_p"], sampling["logit_bias"]) == (0.25, {"5": -100.0})
+    assert part["logprobs"] == [one for e in events[3:-4] for one in e["logprobs"]]
+    assert [entry["logprob"] for entry in part["logprobs"]] == [-1.5]
 
 
 def test_cancel_ends_the_running_response_and_keeps_its_text(api: Api):

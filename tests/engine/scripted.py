@@ -60,7 +60,7 @@ class NoAttention:
     name = "none"
 
     def plan(self, batch: Batch) -> Attend:
-        return lambda layer, q, k, v: q
+        return lambda layer, q, k, v, sinks=None: q
 
 
 class PlainText:
@@ -71,6 +71,10 @@ class PlainText:
 
     def flush(self) -> str:
         return ""
+
+    def spell(self, token: int) -> tuple[str, bytes]:
+        text = self.add(token)
+        return text, text.encode()
 
 
 class ScriptedDrafter:
@@ -191,6 +195,8 @@ class Harness:
         *,
         stop: Sequence[str] = (),
         end_ids: frozenset[int] = frozenset(),
+        stop_token_ids: frozenset[int] = frozenset(),
+        priority: int = 0,
     ) -> Request:
         self._next += 1
         text: Any = PlainText()
@@ -207,10 +213,12 @@ class Harness:
                 text,
                 stop=stop,
                 end_ids=end_ids,
-                stop_token_ids=frozenset(),
+                stop_token_ids=stop_token_ids,
                 max_tokens=max_tokens,
+                min_tokens=(draw or Draw()).min_tokens,
             ),
             arrived=0.0,
+            priority=priority,
         )
         self.engine.submit(request)
         return request

@@ -1,129 +1,138 @@
-"""Both attentions behind one interface: the torch one computes, FlashInfer's contract is kept."""
+"""The torch attention against a naive one: every kind of layer, ragged batches, any pages."""
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
 
+import pytest
 import torch
+from torch import Tensor
 
+import engine.attention
 from engine.attention import TorchAttention
-from engine.attention_flashinfer import FlashInferAttention
-from engine.batch import Batch, Chunk, pack
+from engine.batch import Chunk, pack
 from engine.device import Device
 from engine.draw import Draw
-from engine.kv import KvPool
-from engine.shape import Shape
+from engine.kv import KvPool, empty_pool
+from engine.shape import AttentionKind, Shape
 
 CPU = Device(torch.device("cpu"), torch.float32)
-SHAPE = Shape(1, 6, 2, 8, 48, 10, 64)
 PAGE = 4
+PLAIN = AttentionKind(6, 2, 8, 8, 0.3)
+KINDS = [
+    AttentionKind(6, 2, 8, value_dim, 0.3, window, softcap, sinks)
+    for value_dim, window, softcap, sinks in itertools.product(
+        (8, 5), (None, 1, 3, 7), (None, 2.0), (False, True)
+    )
+]
+STEPS = ((6, 4), (1, 1), (3, 5), (1, 2))
+"""Rows that each of two requests gets in each step: prefill, decode, verify, mixed."""
+PAGES = ([5, 6, 7], [9, 1, 12])
+"""Consecutive pages for one request, scattered ones for the other."""
 
 
-def make_pool() -> KvPool:
-    size = (16 * PAGE, SHAPE.kv_heads, SHAPE.head_dim)
-    return KvPool((torch.full(size, float("nan")),), (torch.full(size, float("nan")),), 16, PAGE)
+def shape_of(*kinds: AttentionKind) -> Shape:
+    return Shape(len(kinds), 6, 2, 8, 48, 10, 64, kinds)
 
 
-def rows(count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def unset_pool(shape: Shape) -> KvPool:
+    """A pool of NaN: whatever is read before it was written shows."""
+    pool = empty_pool(shape, CPU, 16, PAGE)
+    for storage in (*pool.keys, *pool.values):
+        storage.fill_(float("nan"))
+    return pool
+
+
+def draw_rows(kind: AttentionKind, count: int) -> tuple[Tensor, Tensor, Tensor]:
     return (
-        torch.randn(count, SHAPE.heads, SHAPE.head_dim),
-        torch.randn(count, SHAPE.kv_heads, SHAPE.head_dim),
-        torch.randn(count, SHAPE.kv_heads, SHAPE.head_dim),
+        torch.randn(count, kind.heads, kind.head_dim),
+        torch.randn(count, kind.kv_heads, kind.head_dim),
+        torch.randn(count, kind.kv_heads, kind.value_dim),
     )
 
 
-def batch_of(*chunks: Chunk) -> Batch:
-    return pack(chunks, CPU, PAGE)
-
-
-def naive(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
-    """Causal attention of the last len(q) positions, one head and row at a time."""
-    out = torch.zeros(len(q), SHAPE.heads, SHAPE.head_dim)
+def naive(q: Tensor, k: Tensor, v: Tensor, kind: AttentionKind, sinks: Tensor | None) -> Tensor:
+    """The last len(q) positions, one row at a time, every query head with its own keys."""
+    group = kind.heads // kind.kv_heads
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    out = torch.zeros(len(q), kind.heads, kind.value_dim)
     for row in range(len(q)):
-        seen = len(k) - len(q) + row + 1
-        for head in range(SHAPE.heads):
-            kv = head // (SHAPE.heads // SHAPE.kv_heads)
-            weights = (k[:seen, kv] @ q[row, head] * scale).softmax(0)
-            out[row, head] = weights @ v[:seen, kv]
+        end = len(k) - len(q) + row + 1
+        begin = 0 if kind.window is None else max(0, end - kind.window)
+        scores = torch.einsum("hd,khd->hk", q[row], k[begin:end]) * kind.scale
+        if kind.softcap is not None:
+            scores = kind.softcap * torch.tanh(scores / kind.softcap)
+        weights = scores.exp()
+        total = weights.sum(-1, keepdim=True) + (0 if sinks is None else sinks.exp().unsqueeze(1))
+        out[row] = torch.einsum("hk,khd->hd", weights / total, v[begin:end])
     return out.flatten(1)
 
 
-def test_attention_is_causal_from_the_end_over_any_pages() -> None:
+def assert_naive(kinds: list[AttentionKind]) -> None:
+    """Run STEPS through every layer of a model with these kinds."""
     torch.manual_seed(0)
-    attention = TorchAttention(make_pool(), SHAPE, 0.3)
-    pages = {0: [5, 6, 7], 1: [9, 1, 12]}
-    history: dict[int, list[tuple[torch.Tensor, ...]]] = {0: [], 1: []}
-    for lengths in ((6, 4), (1, 1), (3, 5), (1, 2)):
-        chunks, parts = [], []
-        for request, length in enumerate(lengths):
-            start = sum(len(part[1]) for part in history[request])
-            chunks.append(Chunk(request, [0] * length, start, pages[request], Draw()))
-            parts.append(rows(length))
-            history[request].append(parts[-1])
-        q, k, v = (torch.cat([part[i] for part in parts]) for i in range(3))
-        out = attention.plan(batch_of(*chunks))(0, q, k, v)
-        at = 0
-        for request, length in enumerate(lengths):
-            keys = torch.cat([part[1] for part in history[request]])
-            values = torch.cat([part[2] for part in history[request]])
-            wanted = naive(parts[request][0], keys, values, 0.3)
-            torch.testing.assert_close(out[at : at + length], wanted, atol=1e-5, rtol=1e-5)
-            at += length
+    shape = shape_of(*kinds)
+    attention = TorchAttention(unset_pool(shape), shape)
+    sinks = [torch.randn(kind.heads) if kind.sinks else None for kind in kinds]
+    history = [[[] for _ in PAGES] for _ in kinds]
+    starts = [0, 0]
+    for lengths in STEPS:
+        chunks = [
+            Chunk(request, [0] * length, starts[request], PAGES[request], Draw())
+            for request, length in enumerate(lengths)
+        ]
+        attend = attention.plan(pack(chunks, CPU, PAGE))
+        for layer, kind in enumerate(kinds):
+            parts = [draw_rows(kind, length) for length in lengths]
+            for request, part in enumerate(parts):
+                history[layer][request].append(part)
+            q, k, v = (torch.cat([part[i] for part in parts]) for i in range(3))
+            out = attend(layer, q, k, v, sinks[layer])
+            assert out.shape == (sum(lengths), kind.heads * kind.value_dim)
+            for request, got in enumerate(out.split(lengths)):
+                past = zip(*history[layer][request], strict=True)
+                _, keys, values = (torch.cat(part) for part in past)
+                wanted = naive(parts[request][0], keys, values, kind, sinks[layer])
+                torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+        starts = [start + length for start, length in zip(starts, lengths, strict=True)]
 
 
-class RecordingWrapper:
-    """Takes FlashInfer's place: checks what it is told, as the CUDA kernel would need it."""
-
-    def __init__(self) -> None:
-        self.planned: dict[str, Any] = {}
-
-    def plan(
-        self,
-        qo_indptr: torch.Tensor,
-        paged_kv_indptr: torch.Tensor,
-        paged_kv_indices: torch.Tensor,
-        paged_kv_last_page_len: torch.Tensor,
-        num_qo_heads: int,
-        num_kv_heads: int,
-        head_dim_qk: int,
-        page_size: int,
-        *,
-        causal: bool = False,
-        sm_scale: float | None = None,
-        q_data_type: Any = "float16",
-        kv_data_type: Any = None,
-        seq_lens: torch.Tensor | None = None,
-    ) -> None:
-        self.planned = locals()
-
-    def run(self, q: torch.Tensor, cache: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        for part in cache:
-            assert part.shape == (16, PAGE, SHAPE.kv_heads, SHAPE.head_dim)
-        assert q.is_contiguous()
-        return torch.zeros_like(q)
+def test_layers_of_every_kind_attend_causally_from_the_end_over_any_pages() -> None:
+    assert_naive(KINDS)
 
 
-def test_flashinfer_is_told_lengths_that_include_the_rows_being_written() -> None:
-    wrapper = RecordingWrapper()
-    attention = FlashInferAttention(make_pool(), SHAPE, 0.3, wrapper)
-    chunks = [
-        Chunk(0, [1], 7, [3, 4, 5], Draw()),  # decode: 8 keys, two full pages
-        Chunk(1, [1, 2, 3], 6, [9, 1, 12], Draw(), drafted=2),  # verify: 9 keys
-        Chunk(2, [1, 2, 3, 4, 5], 0, [8, 7], Draw()),  # prefill: 5 keys
-    ]
-    q, k, v = rows(9)
-    out = attention.plan(batch_of(*chunks))(0, q, k, v)
-    told = wrapper.planned
-    assert told["qo_indptr"].tolist() == [0, 1, 4, 9]
-    assert told["paged_kv_indptr"].tolist() == [0, 2, 5, 7]
-    assert told["paged_kv_indices"].tolist() == [3, 4, 9, 1, 12, 8, 7]
-    assert told["paged_kv_last_page_len"].tolist() == [4, 1, 1]
-    assert told["seq_lens"].tolist() == [8, 9, 5]
-    names = ("qo_indptr", "paged_kv_indptr", "paged_kv_last_page_len", "seq_lens")
-    for name in (*names, "paged_kv_indices"):
-        assert told[name].dtype == torch.int32
-        assert name == "paged_kv_indices" or told[name].device.type == "cpu"
-    assert told["causal"] is True
-    assert told["sm_scale"] == 0.3
-    assert told["q_data_type"] == told["kv_data_type"] == torch.float32
-    assert out.shape == (9, SHAPE.heads * SHAPE.head_dim)
+def test_a_long_prefill_is_cut_into_blocks_of_rows_with_the_same_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine.attention, "MAX_SCORES", 6 * 11 * 2)  # two rows of 11 keys
+    assert_naive(KINDS)
+
+
+def test_keys_outside_the_window_are_not_read() -> None:
+    kind = AttentionKind(6, 2, 8, 8, 0.3, window=5)
+    shape = shape_of(kind)
+    pool = unset_pool(shape)  # as if pages that the window has left behind were overwritten
+    recent = [page * PAGE + offset for page in (3, 9) for offset in range(PAGE)]
+    pool.keys[0][recent] = 0.5
+    pool.values[0][recent] = 0.5
+    attention = TorchAttention(pool, shape)
+    pages = [7, 1, 2, 3, 9]
+    chunk = Chunk(0, [0, 0, 0], 17, pages, Draw())  # keys 13.. of 20: pages 3 and 9
+    attend = attention.plan(pack([chunk], CPU, PAGE))
+    assert attend(0, *draw_rows(kind, 3)).isfinite().all()
+    single = Chunk(0, [0], 19, pages, Draw())
+    assert attention.plan(pack([single], CPU, PAGE))(0, *draw_rows(kind, 1)).isfinite().all()
+
+
+def test_layers_whose_window_hides_nothing_share_the_plan_of_full_layers() -> None:
+    wide = AttentionKind(6, 2, 8, 8, 0.3, window=64)
+    shape = shape_of(PLAIN, wide)
+    attention = TorchAttention(unset_pool(shape), shape)
+    q, k, v = draw_rows(PLAIN, 9)
+    attend = attention.plan(pack([Chunk(0, [0] * 9, 0, [5, 6, 7], Draw())], CPU, PAGE))
+    assert torch.equal(attend(0, q, k, v), attend(1, q, k, v))
+
+
+def test_a_shape_without_kinds_is_plain_attention() -> None:
+    shape = Shape(3, 6, 2, 16, 48, 10, 64)
+    assert shape.kinds == (AttentionKind(6, 2, 16, 16, 0.25),) * 3

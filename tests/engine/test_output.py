@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.build import Target
+from engine.draw import Draw
 from engine.output import Output
 from engine.text import Text
-from engine.wire import Finished, Piece
+from engine.wire import Deltas, Finished, Piece
 from tests.engine.scripted import Harness, PlainText, ScriptedDrafter
 
 
@@ -57,6 +58,93 @@ def test_an_end_token_inside_an_accepted_run_ends_the_request(length: int) -> No
     assert end.completion_tokens == 6
     assert request.tokens[1:] == [1, 2, 3, 4, 5, 6]
     assert request.accepted <= request.drafted
+
+
+def one_token_of(text: str) -> PlainText:
+    """A detokeniser whose every token is this text."""
+
+    class Whole(PlainText):
+        def add(self, token: int) -> str:
+            return text
+
+    return Whole()
+
+
+@pytest.mark.parametrize("stops", [["abc", "b"], ["b", "abc"]])
+@pytest.mark.parametrize("whole", [False, True], ids=["a letter a token", "one token"])
+def test_of_several_stop_strings_the_one_completed_first_wins(
+    stops: list[str], whole: bool
+) -> None:
+    output = Output(
+        one_token_of("abc") if whole else PlainText(),  # pyright: ignore[reportArgumentType]
+        stop=stops,
+        end_ids=frozenset(),
+        stop_token_ids=frozenset(),
+        max_tokens=9,
+    )
+    shown = ""
+    for token in (0, 1, 2):
+        if output.finish_reason is None:
+            shown += text(output.add(token, "accepted"))
+    assert (shown, output.matched, output.finish_reason) == ("a", "b", "stop")
+
+
+@pytest.mark.parametrize("length", [0, 1, 5])
+@pytest.mark.parametrize(
+    ("limit", "reason", "count"), [(5, "stop", 3), (3, "stop", 3), (2, "length", 2)]
+)
+@pytest.mark.parametrize("kind", ["end", "stop token"])
+def test_the_first_of_stop_and_limit_ends_an_accepted_run(
+    length: int, limit: int, reason: str, count: int, kind: str
+) -> None:
+    """Accepted ids 10, 11, STOP, 20, 21, 22."""
+    run_of = {9: 10, 10: 11, 11: 12, 12: 20, 20: 21, 21: 22, 22: 23}
+
+    def scripted(token: int, position: int) -> list[float]:
+        return [1.0 if k == run_of.get(token, 0) else 0.0 for k in range(26)]
+
+    def right(tokens: list[int], most: int) -> list[int]:
+        drafted: list[int] = []
+        for _ in range(most):
+            drafted.append(run_of.get([*tokens, *drafted][-1], 0))
+        return drafted
+
+    run = Harness(26, scripted, [ScriptedDrafter(right, "a")], lambda s, r, n: ("a", length))
+    ids = frozenset({12})
+    request = (
+        run.add([9], limit, end_ids=ids)
+        if kind == "end"
+        else run.add([9], limit, stop_token_ids=ids)
+    )
+    run.drain()
+    end = run.end(request)
+    assert isinstance(end, Finished)
+    assert (end.finish_reason, end.completion_tokens) == (reason, count)
+    assert request.tokens[1:] == [10, 11, 12][:count]
+    assert end.stop == (12 if kind == "stop token" and reason == "stop" else None)
+
+
+@pytest.mark.parametrize("length", [0, 1, 4, 8])
+@pytest.mark.parametrize(
+    ("stops", "least", "shown"),
+    [
+        (["d"], 3, "bcdefghijklmnopqrstuvwxyzabc"),  # completed by the third token: too early
+        (["d"], 2, "bc"),
+        (["cde"], 3, "b"),  # begun before, completed after
+        (["cde"], 4, "bcdefghijklmnopqrstuvwxyzab"),
+        (["bcdefx", "d", "efg"], 3, "bcd"),  # d is too early although it is still held back
+    ],
+)
+def test_a_stop_string_counts_only_when_completed_after_min_tokens(
+    length: int, stops: list[str], least: int, shown: str
+) -> None:
+    run = harness(length)
+    request = run.add([0], 40, Draw(min_tokens=least), stop=stops)
+    run.drain()
+    end = run.end(request)
+    assert isinstance(end, Finished)
+    assert end.finish_reason == "stop"
+    assert text(run.pieces(request)) == shown
 
 
 @pytest.mark.parametrize("length", [0, 1, 5, 16])
@@ -169,3 +257,37 @@ def test_an_unfinished_character_at_the_end_is_shown_as_a_replacement(target: Ta
     stream = words.stream()
     shown = "".join(stream.add(token) for token in ids) + stream.flush()
     assert shown == "\ufffd"
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 8])
+def test_streamed_deltas_are_the_whole_text_and_never_show_half_a_character(
+    target: Target, length: int
+) -> None:
+    """The target says a text whose characters take several tokens; drafts cut them anywhere."""
+    words = target.text
+    sample = "日本語🚴🏿‍♀️ € ß ✓ end"
+    ids = words.encode(sample)
+    size = target.loaded.decoder.shape.vocabulary
+
+    def says(token: int, position: int) -> list[float]:
+        row = [0.0] * size
+        row[ids[min(position, len(ids) - 1)]] = 1.0
+        return row
+
+    def right(tokens: list[int], most: int) -> list[int]:
+        return ids[len(tokens) - 1 : len(tokens) - 1 + most]
+
+    run = Harness(size, says, [ScriptedDrafter(right, "a")], lambda s, r, n: ("a", length))
+    request = run.add([0], len(ids))
+    request.output = Output(
+        words.stream(),
+        stop=["never"],
+        end_ids=frozenset(),
+        stop_token_ids=frozenset(),
+        max_tokens=len(ids),
+    )
+    run.drain()
+    deltas = [one.text for e in run.events if isinstance(e, Deltas) for one in e.items]
+    assert "".join(deltas) == sample == words.decode(request.tokens[1:])
+    assert not any("\ufffd" in delta for delta in deltas)
+    assert [piece.token for piece in run.pieces(request)] == ids

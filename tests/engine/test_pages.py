@@ -67,6 +67,9 @@ def test_check_finds_a_lost_page() -> None:
     pages = Pages(4, 16)
     pages.allocate(1, 2)
     pages._held[1].pop()
+    with pytest.raises(AssertionError, match="holders"):
+        pages.check()
+    pages._holders[1] = 0
     with pytest.raises(AssertionError, match="lost"):
         pages.check()
 
@@ -74,3 +77,140 @@ def test_check_finds_a_lost_page() -> None:
 @pytest.mark.parametrize(("tokens", "expected"), [(1, 1), (16, 1), (17, 2), (32, 2)])
 def test_pages_needed_round_up(tokens: int, expected: int) -> None:
     assert Pages(4, 16).needed(tokens) == expected
+
+
+def test_requests_grow_in_place_when_there_is_room() -> None:
+    pages = Pages(64, 16)
+    held = [pages.allocate(owner, 2, expected=8) or [] for owner in range(8)]
+    for _ in range(6):
+        for owner in range(8):
+            assert pages.grow(owner, 1) == 1
+            pages.check()
+    for run in held:
+        assert run == list(range(run[0], run[0] + 8)), "pages are not consecutive"
+    assert pages.grow(0, 1) == 0
+
+
+def test_growth_takes_any_page_when_the_next_is_held() -> None:
+    pages = Pages(4, 16)
+    first = pages.allocate(1, 1)
+    pages.allocate(2, 1)
+    assert first == [0]
+    assert pages.grow(1, 3) == 2
+    assert first == [0, 2, 3]
+    pages.check()
+
+
+def test_pages_that_drafts_wanted_can_be_taken_back() -> None:
+    pages = Pages(8, 16)
+    held = pages.allocate(1, 2, expected=4)
+    pages.grow(1, 3)
+    pages.trim(1, 2)
+    pages.check()
+    assert held == [0, 1]
+    assert pages.free == 6
+    other = pages.allocate(2, 1)
+    assert other is not None
+    pages.grow(1, 2)
+    assert held == [0, 1, 2, 3], "the room of a request went with its spare pages"
+
+
+def test_a_shared_page_is_free_when_its_last_holder_is_gone() -> None:
+    pages = Pages(8, 16)
+    first = pages.allocate(1, 2) or []
+    pages.allocate(2, 1, shared=first)
+    pages.check()
+    assert pages.free == 5
+    pages.release(1)
+    pages.check()
+    assert pages.free == 5
+    pages.release(2)
+    assert pages.free == 8
+
+
+def test_kept_pages_give_way_when_free_pages_run_out_and_the_longest_unused_goes_first() -> None:
+    pages = Pages(4, 16)
+    for owner, key in ((1, b"old"), (2, b"new")):
+        held = pages.allocate(owner, 1) or []
+        pages.name(held[0], key)
+        pages.release(owner)
+    assert (pages.free, pages.kept) == (4, 2)
+    pages.allocate(3, 2)
+    assert pages.kept == 2, "free pages come first"
+    pages.allocate(4, 1)
+    pages.check()
+    assert pages.find(b"old") is None
+    assert pages.find(b"new") is not None
+
+
+def test_the_end_of_a_kept_text_gives_way_before_its_beginning() -> None:
+    pages = Pages(4, 16)
+    for page in pages.allocate(1, 4) or []:
+        pages.name(page, bytes([page]))
+    pages.release(1)
+    pages.allocate(2, 2)
+    assert [pages.find(bytes([page])) for page in range(4)] == [0, 1, None, None]
+
+
+def test_a_follow_up_continues_in_place_behind_the_kept_pages() -> None:
+    pages = Pages(16, 16)
+    before = pages.allocate(1, 4, expected=6) or []
+    for page in before[:3]:
+        pages.name(page, bytes([page]))
+    pages.release(1)
+    after = pages.allocate(2, 4, expected=8, shared=before[:3])
+    assert after == list(range(before[0], before[0] + 7))
+    pages.check()
+
+
+def test_kept_pages_are_not_counted_free_for_the_request_that_shares_them() -> None:
+    pages = Pages(3, 16)
+    held = pages.allocate(1, 2) or []
+    for page in held:
+        pages.name(page, bytes([page]))
+    pages.release(1)
+    assert pages.allocate(2, 2, shared=held) is None
+    pages.check()
+    assert pages.allocate(2, 1, shared=held) == [0, 1, 2]
+
+
+def test_a_page_whose_content_is_forgotten_is_free() -> None:
+    pages = Pages(2, 16)
+    held = pages.allocate(1, 1) or []
+    pages.name(held[0], b"text")
+    pages.release(1)
+    pages.unname(held[0])
+    pages.check()
+    assert (pages.find(b"text"), pages.kept, pages.free) == (None, 0, 2)
+
+
+@given(st.data())
+def test_pages_add_up_through_sharing_growth_and_eviction(data: st.DataObject) -> None:
+    pages = Pages(data.draw(st.integers(1, 24)), 16)
+    held: dict[int, list[int]] = {}
+    names = 0
+    for owner in range(data.draw(st.integers(0, 40))):
+        act = data.draw(st.sampled_from(["allocate", "share", "grow", "trim", "name", "release"]))
+        one = data.draw(st.sampled_from(sorted(held))) if held else None
+        count = data.draw(st.integers(1, 6))
+        if act == "allocate" or one is None:
+            got = pages.allocate(owner, count, expected=2 * count)
+        elif act == "share":
+            got = pages.allocate(owner, count, shared=held[one][:count])
+        else:
+            got = None
+            if act == "grow":
+                free, size = pages.free, len(held[one])
+                assert pages.grow(one, count) == min(count, free) == len(held[one]) - size
+            elif act == "trim" and not any(page in pages._key for page in held[one][1:]):
+                if all(pages._holders[page] == 1 for page in held[one][1:]):
+                    pages.trim(one, 1)
+            elif act == "name":
+                pages.name(held[one][0], bytes([names]))
+                names += 1
+            elif act == "release":
+                pages.release(one)
+                del held[one]
+        if got is not None:
+            held[owner] = got
+        pages.check()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.device import Device
 from engine.draw import Draw
-from engine.sampling import choose, keep_top, seeded_noise
+from engine.sampling import choose, filtered, keep_top, law, seeded_noise
 
 CPU = Device(torch.device("cpu"), torch.float32)
 
@@ -57,6 +57,43 @@ def test_filters_keep_exactly_what_their_definition_says(
     for place, (row, top_k, top_p) in enumerate(rows):
         got = {token for token in range(len(row)) if kept[place, token] > float("-inf")}
         assert got == survivors(row, top_k, top_p)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.permutations([-3.0, -1.5, -0.2, 0.4, 1.1, 2.0, 2.9]),
+            st.sampled_from([0.0, 0.01, 0.1, 0.5, 1.0]),
+            st.sampled_from([0.5, 1.0, 1.7]),
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_min_p_keeps_what_is_likely_enough_beside_the_likeliest(
+    rows: list[tuple[list[float], float, float]],
+) -> None:
+    draws = [Draw(temperature, min_p=min_p) for _, min_p, temperature in rows]
+    kept = filtered(torch.tensor([row for row, _, _ in rows]), draws, CPU)
+    for place, (row, min_p, temperature) in enumerate(rows):
+        weights = [math.exp(value / temperature) for value in row]
+        wanted = {t for t, w in enumerate(weights) if w >= min_p * max(weights) * (1 - 1e-6)}
+        assert {t for t in range(len(row)) if kept[place, t] > float("-inf")} == wanted
+
+
+def test_filters_come_one_after_another() -> None:
+    """min_p before top_k before top_p, whose mass is that of what the others left."""
+    row = torch.tensor([[0.4, 0.3, 0.2, 0.06, 0.04]]).log()
+    assert law(row, [Draw(1.0, top_k=3, top_p=0.75)], CPU)[0].tolist() == pytest.approx(
+        [4 / 7, 3 / 7, 0, 0, 0]
+    )
+    assert law(row, [Draw(1.0, top_p=0.95, min_p=0.12)], CPU)[0].tolist() == pytest.approx(
+        [4 / 9.6, 3 / 9.6, 2 / 9.6, 0.6 / 9.6, 0], abs=1e-6
+    )
+    assert law(row, [Draw(1.0, top_k=4, min_p=0.6)], CPU)[0].tolist() == pytest.approx(
+        [4 / 7, 3 / 7, 0, 0, 0]
+    )
 
 
 @pytest.mark.parametrize("seeded", [True, False])

@@ -1,14 +1,19 @@
-"""Scheduler: first come first served, prefill in chunks, decoding never starved."""
+"""Scheduler: one order, pages on demand, prefill in chunks, preemption that loses nothing."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.request import Request
 from engine.wire import Finished
 from tests.engine.scripted import Harness, ScriptedDrafter
+
+Script = Callable[[list[int], int], list[int]]
 
 
 def logits(token: int, position: int) -> list[float]:
@@ -41,10 +46,10 @@ def test_every_step_is_one_target_forward() -> None:
     assert harness.executor.forwards == harness.engine.steps
 
 
-def test_a_request_waits_until_its_pages_are_free() -> None:
-    harness = Harness(5, logits, pages=5)  # 4 tokens a page
-    first = harness.add([1] * 4, 12)
-    second = harness.add([1] * 4, 12)
+def test_a_request_waits_until_there_are_pages_for_its_prompt() -> None:
+    harness = Harness(5, logits, pages=8)  # 4 tokens a page
+    first = harness.add([1] * 12, 12)
+    second = harness.add([1] * 13, 12)
     harness.engine.step()
     assert first.admitted is not None
     assert second.admitted is None
@@ -103,3 +108,206 @@ def test_nothing_is_lost_under_random_arrivals_cancellations_and_drafts(seed: in
         assert isinstance(end, Finished)
         if end.finish_reason == "length":
             assert len(harness.pieces(request)) == request.max_tokens == end.completion_tokens
+
+
+def right(tokens: list[int], length: int) -> list[int]:
+    """What greedy decoding goes on with."""
+    text = list(tokens)
+    for _ in range(length):
+        row = logits(text[-1], len(text) - 1)
+        text.append(row.index(max(row)))
+    return text[len(tokens) :]
+
+
+def half_right(tokens: list[int], length: int) -> list[int]:
+    good = right(tokens, length)
+    return [*good[: length // 2], *((token + 1) % 5 for token in good[length // 2 :])]
+
+
+def drafting(length: int, script: Script = half_right, pages: int = 4096) -> Harness:
+    """Every request drafts `length` tokens in every step."""
+    return Harness(
+        5, logits, [ScriptedDrafter(script)], lambda s, r, n: ("ngram", length), pages=pages
+    )
+
+
+def output(harness: Harness, request: Request) -> list[int]:
+    return [piece.token for piece in harness.pieces(request)]
+
+
+@pytest.mark.parametrize("length", [0, 1, 5])
+def test_preemption_during_speculation_loses_and_doubles_no_token(length: int) -> None:
+    harness = drafting(length, pages=14)
+    requests = [harness.add([k] * (3 + k), 30) for k in range(1, 5)]
+    harness.drain()
+    assert harness.engine.scheduler.preemptions > 0, "the pool was not small enough"
+    for request in requests:
+        plain = right(request.tokens[: request.prompt_length], 30)
+        assert output(harness, request) == plain == request.tokens[request.prompt_length :]
+        end = harness.end(request)
+        assert isinstance(end, Finished)
+        assert (end.finish_reason, end.completion_tokens) == ("length", 30)
+        assert 0 <= request.accepted <= request.drafted
+        assert request.steps + request.accepted + 1 == 30, "steps do not add up to the tokens"
+    assert harness.engine.scheduler.pages.free == 14
+
+
+def test_drafts_never_cost_another_request_its_pages() -> None:
+    def wrong(tokens: list[int], length: int) -> list[int]:
+        return [(token + 1) % 5 for token in right(tokens, length)]
+
+    for length in (0, 15):
+        harness = drafting(length, wrong, pages=8)
+        long, short = harness.add([1] * 4, 28), harness.add([2] * 4, 12)
+        harness.drain()
+        assert (long.produced, short.produced) == (28, 12)
+        assert harness.engine.scheduler.preemptions == 0
+
+
+def test_two_requests_do_not_preempt_each_other_for_ever() -> None:
+    harness = Harness(5, logits, pages=10)
+    first, second = harness.add([1] * 4, 36), harness.add([2] * 4, 36)
+    harness.drain()
+    assert first.preemptions == 0, "the earlier request gave way"
+    assert 0 < second.preemptions < 36
+    assert harness.engine.steps < 200
+
+
+def test_a_prefix_hit_changes_neither_the_text_nor_the_acceptance() -> None:
+    harness = drafting(4)
+    prompt = [1, 2, 3, 4, 0, 1, 2, 2, 3, 1]
+    first = harness.add(prompt, 20)
+    harness.drain()
+    assert harness.engine.scheduler.prefix_hit_tokens == 0
+    second = harness.add(prompt, 20)
+    harness.drain()
+    assert harness.engine.scheduler.prefix_hit_tokens == 8
+    assert output(harness, second) == output(harness, first) == right(prompt, 20)
+    assert (second.drafted, second.accepted) == (first.drafted, first.accepted)
+    assert second.histogram == first.histogram
+
+
+def test_cancelling_a_neighbour_changes_no_text() -> None:
+    harness = drafting(3, pages=24)
+    prompt = [1, 2, 3, 4, 0, 1, 2, 2, 3, 1]
+    kept, gone = harness.add(prompt, 30), harness.add(prompt, 30)
+    for _ in range(4):
+        harness.engine.step()
+    harness.engine.cancel(gone.name)
+    harness.engine.scheduler.pages.check()
+    third = harness.add(prompt, 30)
+    harness.drain()
+    assert output(harness, kept) == output(harness, third) == right(prompt, 30)
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 7, 16])
+@pytest.mark.parametrize("left", [1, 2, 3, 4, 5])
+def test_the_last_tokens_of_the_context_come_out_exactly(length: int, left: int) -> None:
+    harness = drafting(length, right, pages=4)
+    request = harness.add([1] * (16 - left), left)  # prompt and output fill the pool
+    harness.drain()
+    assert output(harness, request) == right([1] * (16 - left), left)
+    end = harness.end(request)
+    assert isinstance(end, Finished)
+    assert (end.finish_reason, end.completion_tokens) == ("length", left)
+
+
+def test_better_priority_runs_first_and_equal_ones_in_order_of_arrival() -> None:
+    harness = Harness(5, logits, max_batch=1)
+    requests = [harness.add([1] * 4, 3, priority=priority) for priority in (1, 1, 0, 2, 0)]
+    harness.drain()
+    ends = [event.id for event in harness.events if isinstance(event, Finished)]
+    assert ends == [requests[place].name for place in (2, 4, 0, 1, 3)]
+
+
+@pytest.mark.parametrize(("slots", "pages"), [(1, 4096), (8, 8)])
+def test_a_better_priority_takes_the_place_of_a_worse_one_when_room_is_short(
+    slots: int, pages: int
+) -> None:
+    harness = Harness(5, logits, max_batch=slots, pages=pages)
+    worse = harness.add([1] * 8, 20, priority=1)
+    for _ in range(5):
+        harness.engine.step()
+    better = harness.add([2] * 20, 6, priority=0)
+    harness.engine.step()
+    assert better.admitted is not None
+    assert worse.preemptions == 1
+    assert harness.engine.scheduler.waiting == [worse]
+    harness.drain()
+    assert output(harness, worse) == right([1] * 8, 20)
+    assert output(harness, better) == right([2] * 20, 6)
+
+
+def test_a_request_never_takes_the_place_of_one_with_equal_priority() -> None:
+    harness = Harness(5, logits, max_batch=1)
+    first = harness.add([1] * 4, 10)
+    harness.engine.step()
+    harness.add([1] * 4, 10)
+    harness.drain()
+    assert first.preemptions == 0
+
+
+def test_a_better_priority_leaves_the_others_alone_when_there_is_room() -> None:
+    harness = Harness(5, logits)
+    worse = harness.add([1] * 4, 10, priority=5)
+    harness.engine.step()
+    harness.add([1] * 4, 10)
+    harness.drain()
+    assert worse.preemptions == 0
+
+
+def test_a_long_prompt_does_not_hold_up_a_short_one_behind_it() -> None:
+    harness = Harness(5, logits, chunk_rows=8)
+    long, short = harness.add([1] * 100, 2), harness.add([2] * 8, 2)
+    for _ in range(2):
+        harness.engine.step()
+    assert short.produced == 1
+    assert long.computed == 8, "the long prompt kept less than half of the budget"
+
+
+def test_short_prompts_cannot_starve_a_long_one_before_them() -> None:
+    harness = Harness(5, logits, chunk_rows=8, max_batch=64)
+    long = harness.add([1] * 40, 2)
+    for step in range(1, 11):
+        for _ in range(4):
+            harness.add([2] * 4, 1)
+        harness.engine.step()
+        assert long.computed == 4 * step
+    assert long.produced == 1
+
+
+def test_a_lower_batch_limit_preempts_the_last_ones() -> None:
+    harness = Harness(5, logits)
+    requests = [harness.add([1] * 4, 10) for _ in range(3)]
+    harness.engine.step()
+    harness.engine.scheduler.max_batch = 1
+    harness.engine.step()
+    assert harness.engine.scheduler.running == requests[:1]
+    harness.drain()
+    assert all(output(harness, request) == right([1] * 4, 10) for request in requests)
+
+
+def test_a_prompt_that_needs_the_whole_pool_is_not_passed_by_small_ones() -> None:
+    harness = Harness(5, logits, pages=8)
+    small = [harness.add([1] * 4, 8) for _ in range(2)]
+    harness.engine.step()
+    large = harness.add([2] * 30, 2)
+    small += [harness.add([3] * 4, 8) for _ in range(4)]
+    harness.drain()
+    ends = [event.id for event in harness.events if isinstance(event, Finished)]
+    assert ends.index(large.name) == 2
+    assert output(harness, large) == right([2] * 30, 2)
+    assert all(output(harness, one) == right(one.tokens[:4], 8) for one in small)
+
+
+def test_nobody_gives_way_to_a_request_that_would_not_fit_even_then() -> None:
+    harness = Harness(5, logits, pages=12)
+    equal = harness.add([1] * 20, 8)
+    worse = harness.add([1] * 4, 8, priority=1)
+    harness.engine.step()
+    better = harness.add([2] * 36, 4)
+    harness.engine.step()
+    assert better.admitted is None
+    harness.drain()
+    assert equal.preemptions == worse.preemptions == 0
+    assert output(harness, better) == right([2] * 36, 4)

@@ -7,34 +7,40 @@ import stat
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from engine import worker
 from engine.config import EngineConfig
-from engine.wire import FromEngine, Progress, StartFailed
+from engine.outbox import Outbox, Pulse
+from engine.traffic import Inbox
+from engine.wire import Deltas, Finished, FromEngine, Heartbeat, Progress, Snapshot, StartFailed
+from tests.engine.scripted import Harness
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def worker(tmp_path: Path) -> Generator[tuple[subprocess.Popen[bytes], Path]]:
+def process(tmp_path: Path) -> Generator[tuple[subprocess.Popen[bytes], Path]]:
     """A worker told to serve a model that does not exist, listening on a socket."""
     path = tmp_path / "s"
     config = msgspec.json.encode(EngineConfig(model="/no/such/model")).decode()
     command = [sys.executable, "-m", "engine.worker", "--socket", str(path), "--config", config]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
+    child = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
     deadline = time.monotonic() + 60
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     try:
-        yield process, path
+        yield child, path
     finally:
-        process.kill()
-        process.communicate()
+        child.kill()
+        child.communicate()
 
 
 def receive(sock: socket.socket) -> FromEngine:
@@ -45,32 +51,62 @@ def receive(sock: socket.socket) -> FromEngine:
 
 
 def test_the_socket_is_for_its_owner_only(
-    worker: tuple[subprocess.Popen[bytes], Path],
+    process: tuple[subprocess.Popen[bytes], Path],
 ) -> None:
-    _, path = worker
+    _, path = process
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_a_wrong_model_path_is_said_over_the_socket_and_ends_the_process(
-    worker: tuple[subprocess.Popen[bytes], Path],
+    process: tuple[subprocess.Popen[bytes], Path],
 ) -> None:
-    process, path = worker
+    child, path = process
     with socket.socket(socket.AF_UNIX) as sock:
         sock.connect(str(path))
         message = receive(sock)
-        while isinstance(message, Progress):
+        while isinstance(message, Progress | Heartbeat):
             message = receive(sock)
         assert isinstance(message, StartFailed)
         assert message.code == "model_not_found"
         assert "/no/such/model" in message.message
         assert sock.recv(1) == b"", "the worker went on"
-    assert process.wait(30) == 3
+    assert child.wait(30) == 3
+
+
+def test_the_loop_makes_no_step_while_the_client_does_not_read() -> None:
+    harness = Harness(5, lambda token, position: [0.0, 1.0, 0.0, 0.0, 0.0])
+    outbox, inbox, pulse = Outbox(2_000), Inbox(8), Pulse()
+    harness.engine._emit = outbox.put
+    harness.add([1], 400)
+    text: Any = None
+    loop = threading.Thread(target=worker._loop, args=(harness.engine, text, inbox, outbox, pulse))
+    loop.start()
+    deadline = time.monotonic() + 30
+    while not outbox.full or pulse.read().step_ms is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    steps, size = harness.engine.steps, outbox.size
+    time.sleep(0.1)
+    assert (harness.engine.steps, outbox.size) == (steps, size)
+    assert steps < 100
+    assert size < 4_000
+    messages: list[FromEngine] = []
+    while not messages or not isinstance(messages[-1], Finished):
+        frame = outbox.take(30)
+        assert frame
+        messages.append(msgspec.msgpack.decode(frame[4:], type=FromEngine))
+    inbox.close()
+    loop.join(30)
+    assert not loop.is_alive()
+    deltas = [item for m in messages if isinstance(m, Deltas) for item in m.items]
+    assert sum(len(delta.pieces) for delta in deltas) == 400
+    assert sum(isinstance(m, Snapshot) for m in messages) <= 2
 
 
 def test_the_process_ends_when_nobody_reads_its_refusal(
-    worker: tuple[subprocess.Popen[bytes], Path],
+    process: tuple[subprocess.Popen[bytes], Path],
 ) -> None:
-    process, path = worker
+    child, path = process
     with socket.socket(socket.AF_UNIX) as sock:
         sock.connect(str(path))
-    assert process.wait(60) == 3
+    assert child.wait(60) == 3

@@ -190,6 +190,8 @@ def live() -> None:
     else:
         note = "Updated every second. Charts show the last 5 minutes."
     st.html(f'<div class="pl-note" role="status">{escape(note)}</div>')
+    if ended := shaping.last_death(state or {}):
+        st.html(f'<div class="pl-note" data-testid="last-death">{escape(ended)}</div>')
     plots(state)
     decisions(state is not None)
 

@@ -1,0 +1,76 @@
+"""Linear layers: plain ones, and on the CPU in bfloat16 ones with prepacked weights.
+
+Packed weights lie in the order in which oneDNN's kernels read them; torch's own `F.linear`
+reorders bfloat16 weights at every call, which takes longer than the product of a few rows.
+The operators are what torch's inductor uses for frozen weights; they are not public, so
+everything here falls back to `F.linear` where they are missing or refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Linear = Callable[[Tensor], Tensor]
+"""x [T, in] -> [T, out]; rows are contiguous."""
+
+
+def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
+    """x @ weight^T + bias for weight [out, in] and bias [out]. Keeps no reference to a weight
+    that it packed."""
+    if weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and can_pack():
+        return PackedLinear(weight, bias)
+    return PlainLinear(weight, bias)
+
+
+class PlainLinear:
+    """`F.linear`, on any device and dtype."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight = weight
+        self.bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+class PackedLinear:
+    """oneDNN's linear over a weight packed once. CPU, bfloat16."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.packed, self.bias = _operators().pack(weight), bias
+        self._multiply = _operators().multiply
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._multiply(x, self.packed, self.bias, "none", [], "")
+
+
+class _Operators:
+    """torch's private oneDNN operators. Raises AttributeError where this torch has none."""
+
+    def __init__(self) -> None:
+        operators: Any = torch.ops.mkldnn
+        self.pack: Callable[[Tensor], Tensor] = operators._reorder_linear_weight.default
+        self.multiply: Callable[..., Tensor] = operators._linear_pointwise.default
+
+
+@cache
+def _operators() -> _Operators:
+    return _Operators()
+
+
+@cache
+def can_pack() -> bool:
+    """Whether this torch packs bfloat16 weights and computes with them what `F.linear` does."""
+    x = torch.linspace(-1, 1, 2 * 48).view(2, 48).bfloat16()
+    weight = torch.linspace(1, -2, 40 * 48).view(40, 48).bfloat16()
+    bias = torch.linspace(0, 1, 40).bfloat16()
+    try:
+        got = PackedLinear(weight, bias)(x)
+    except (AttributeError, RuntimeError, TypeError):
+        return False
+    return torch.allclose(got.float(), F.linear(x, weight, bias).float(), rtol=0.02, atol=0.05)
