@@ -38,7 +38,7 @@ class Chain:
     def apply(
         self, logits: Tensor, chunks: Sequence[Chunk], groups: Sequence[range]
     ) -> Tensor | None:
-        """Change the logits float32 [R, V] in place. chunks: the wanted ones; groups: their rows.
+        """Change contiguous logits float32 [R, V] in place. chunks: the wanted ones; groups: rows.
 
         Returns whether the model's own logits were sound, bool [R], or None when no chunk asks
         for anything and nothing was touched."""

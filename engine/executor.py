@@ -13,7 +13,7 @@ from engine.attention import Attention
 from engine.batch import Batch, Chunk, pack
 from engine.chain import Chain
 from engine.device import Device, Event
-from engine.logprobs import Scores, TokenScore, prompt_spans, score, score_prompts
+from engine.logprobs import Scores, Span, TokenScore, prompt_spans, score, score_prompts
 from engine.rejection import proposals
 from engine.sampling import choose
 from engine.shape import Model
@@ -54,13 +54,14 @@ class Verified:
 class Findings:
     """A step's results on their way to the host. tokens int64 [R], accepted int64 [C], sound bool
     [R]; raw_sound bool [R]: the same before the chain, None when no chain ran; scores: of the
-    chunks that asked, in order; prompts likewise."""
+    chunks that asked, in order; prompts: of the tokens of spans, in order."""
 
     tokens: Tensor
     accepted: Tensor
     sound: Tensor
     raw_sound: Tensor | None
     scores: Scores | None
+    spans: list[Span]
     prompts: Scores | None
 
 
@@ -128,9 +129,7 @@ class Step:
 
     def _prompts(self) -> dict[int, PromptScores]:
         """Chunk -> scores of the prompt tokens that its rows predict."""
-        spans = prompt_spans(self.batch)
-        if not spans:
-            return {}
+        spans = self._findings.spans
         limits = [span.chunk.prompt_logprobs or 0 for span in spans for _ in span.tokens]
         rows = [] if self._findings.prompts is None else self._findings.prompts.rows(limits)
         prompts: dict[int, PromptScores] = {}
@@ -163,8 +162,9 @@ class Executor:
         batch = pack(chunks, device, self.page_size)
         hidden = self.decoder.forward(batch.ids, batch.positions, self.attention.plan(batch))
         self.forwards += 1
-        prompts = self._score_prompts(batch, hidden)
-        logits = self.decoder.logits(hidden.index_select(0, batch.wanted_rows))
+        spans = prompt_spans(batch)
+        prompts = self._score_prompts(spans, hidden)
+        logits = self.decoder.logits(hidden.index_select(0, batch.wanted_rows)).contiguous()
         wanted, groups = batch.wanted_chunks, batch.groups
         asked = [
             row
@@ -190,6 +190,7 @@ class Executor:
             sound=device.to_host(sound),
             raw_sound=None if raw_sound is None else device.to_host(raw_sound),
             scores=scores,
+            spans=spans,
             prompts=None if prompts is None else prompts.to_host(device),
         )
         return Step(batch, findings, device.record())
@@ -198,8 +199,7 @@ class Executor:
         """Drop what is kept of a request that is over."""
         self._chain.forget(request)
 
-    def _score_prompts(self, batch: Batch, hidden: Tensor) -> Scores | None:
-        spans = prompt_spans(batch)
+    def _score_prompts(self, spans: list[Span], hidden: Tensor) -> Scores | None:
         if not spans:
             return None
         vocabulary = self.decoder.shape.vocabulary

@@ -49,7 +49,8 @@ def open_pool(
             f"a KV cache of {tokens} tokens needs {size_text(tokens * per_token)}, and "
             f"memory_fraction {memory_fraction} of the {size_text(free)} that are free on "
             f"{device.torch_device} allows {affordable} tokens "
-            f"({size_text(affordable * per_token)}). Set --kv-tokens {affordable} or less, raise --memory-fraction, or free memory.",
+            f"({size_text(affordable * per_token)}). Set --kv-tokens {affordable} or less, "
+            "raise --memory-fraction, or free memory.",
         )
     if tokens < context:
         given = (

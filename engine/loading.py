@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.device import Device
 from engine.errors import StartError
-from engine.families import LEAN, PAGED, context_limit, refusal
+from engine.families import PAGED, context_limit, refusal
 from engine.folder import Folder, read_folder
 from engine.fusing import fits, fuse
 from engine.host_memory import available_bytes, size_text
@@ -50,11 +50,11 @@ def open_model(model: Any, config: Any, device: Device, context_length: int) -> 
     """The lean decoder or the fallback over a loaded transformers causal LM."""
     if fits(model, config):
         return fuse(model, config, device, context_length)
-    from engine.fallback import open_fallback
+    from engine.probe import open_fallback
 
     family = config.model_type
     try:
-        return open_fallback(model, config, device, context_length, family in (*LEAN, *PAGED))
+        return open_fallback(model, config, device, context_length, family in PAGED)
     except StartError as error:
         raise StartError(
             error.code, f"{family!r} models are not served: {error.message}."

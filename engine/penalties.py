@@ -66,7 +66,8 @@ class Penalties:
         self._tallies.pop(request, None)
 
     def apply(self, logits: Tensor, chunks: Sequence[Chunk], groups: Sequence[range]) -> None:
-        """Penalise the rows of chunks whose draw asks for it, in place. logits float32 [R, V].
+        """Penalise the rows of chunks whose draw asks for it, in place. logits: contiguous float32
+        [R, V].
 
         Works on the distinct tokens of each history alone, all rows at once: pair k is one such
         token at one row."""
@@ -112,17 +113,19 @@ class Penalties:
         if drafted:
             index = device.tensor(drafted, torch.int64)
             count.index_add_(0, index, torch.ones_like(index, dtype=torch.float32))
-        where = device.tensor(rows, torch.int64).index_select(0, place), ids.index_select(0, source)
+        row_starts = device.tensor([row * logits.shape[1] for row in rows], torch.int64)
+        where = row_starts.index_select(0, place) + ids.index_select(0, source)
         repetition, frequency, presence = (
             device.tensor(list(column), torch.float32).index_select(0, place)
             for column in zip(*weights, strict=True)
         )
-        value = logits[where]
+        flat = logits.view(-1)
+        value = flat.index_select(0, where)
         told = (count > 0).to(torch.float32)
         seen = told + prompted.index_select(0, source) > 0
         repeated = torch.where(value > 0, value / repetition, value * repetition)
         value = torch.where(seen, repeated, value) - frequency * count - presence * told
-        logits.index_put_(where, value)
+        flat.index_copy_(0, where, value)
 
     def _tally(self, chunk: Chunk) -> Tally:
         tally = self._tallies.get(chunk.request)

@@ -231,7 +231,7 @@ class InstantModel:
 
     def __init__(self, shape: Shape, token: int) -> None:
         self.shape = replace(shape, vocabulary=64 + token)
-        self._logits = torch.zeros(512, self.shape.vocabulary)
+        self._logits = torch.zeros(2048, self.shape.vocabulary)
         self._logits[:, token] = 1.0
 
     def forward(self, ids: Tensor, positions: Tensor, attend: Attend, /) -> Tensor:
@@ -244,7 +244,7 @@ class InstantModel:
 def overhead(target: Target, config: EngineConfig, prompts: list[str]) -> dict[str, Any]:
     """Per batch: milliseconds of a step outside `Executor.verify` (scheduler, controller,
     drafters, bookkeeping, detokenising, telemetry, encoding), and with it (packing, choice)."""
-    token = target.text.encode(" word")[0]
+    token = target.text.encode("a")[0]
     model = InstantModel(target.loaded.decoder.shape, token)
     executor = Executor(model, target.executor.attention, target.device, target.pool.page_size)
     instant = replace(target, executor=executor)

@@ -20,10 +20,11 @@ from engine.decoder import Decoder
 from engine.device import Device
 from engine.draw import Draw
 from engine.errors import StartError
-from engine.fallback import Fallback, open_fallback
+from engine.fallback import Fallback
 from engine.families import LEAN, PAGED, context_limit, refusal
 from engine.kv import empty_pool
 from engine.loading import causal_lm, open_model
+from engine.probe import open_fallback
 from engine.shape import Model
 
 CPU = Device(torch.device("cpu"), torch.float32)

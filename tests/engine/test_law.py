@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import Tensor
 
 from engine.batch import Chunk
+from engine.drafts import Draft
 from engine.draw import Draw
 from engine.rejection import judge
+from engine.request import Request
 from engine.sampling import choose, coupled, filtered
+from tests.engine.scripted import Harness, ScriptedDrafter
 from tests.engine.toy import (
     CPU,
     VOCABULARY,
@@ -193,6 +198,44 @@ def test_nan_logits_are_unsound_under_the_rule_too() -> None:
     for _ in range(50):
         (result,) = target.verify([chunk]).result()
         assert result.sound == (result.accepted == 0), "only the rows that count are judged"
+
+
+class DrawingDrafter(ScriptedDrafter):
+    """Draws from the target's own law, and hands the law over or not."""
+
+    def __init__(self, with_q: bool) -> None:
+        super().__init__(lambda tokens, length: [], "a")
+        self._with_q = with_q
+        self._generator = torch.Generator().manual_seed(3)
+
+    def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> list[Draft]:
+        drafts: list[Draft] = []
+        for request, length in zip(requests, lengths, strict=True):
+            text, laws = list(request.tokens), []
+            for _ in range(length):
+                laws.append(TABLE[text[-1], len(text) - 1].softmax(0))
+                text.append(int(torch.multinomial(laws[-1], 1, generator=self._generator)))
+            q = torch.stack(laws) if self._with_q else None
+            drafts.append(Draft(text[len(request.tokens) :], q))
+        return drafts
+
+
+def test_the_engine_hands_the_laws_of_drafts_to_the_verifier() -> None:
+    """A draft from the target's own law is always accepted by the rule, matching takes luck."""
+    rates = []
+    for with_q in (True, False):
+        harness = Harness(
+            VOCABULARY,
+            lambda token, position: TABLE[token, position].tolist(),
+            [DrawingDrafter(with_q)],
+            lambda s, r, n: ("a", 3),
+        )
+        requests = [harness.add([1], 7, Draw(1.0)) for _ in range(60)]
+        harness.drain()
+        drafted = sum(request.drafted for request in requests)
+        rates.append(sum(request.accepted for request in requests) / drafted)
+    assert rates[0] == 1.0
+    assert rates[1] < 0.8
 
 
 # --- seeded requests -----------------------------------------------------------------------------
