@@ -53,6 +53,16 @@ class Decoder:
     cos: Tensor
     sin: Tensor
 
+    @property
+    def linears(self) -> list[Linear]:
+        """Everything that multiplies by a matrix."""
+        of_layers = [
+            each
+            for layer in self.layers
+            for each in (layer.qkv, layer.output, layer.gate_up, layer.down)
+        ]
+        return [*of_layers, self.head]
+
     def forward(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """ids and positions int64 [T] -> hidden states after the final norm, [T, d]."""
         shape = self.shape

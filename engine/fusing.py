@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from engine.decoder import Decoder, Layer, Scales
 from engine.device import Device
 from engine.families import LEAN, SHIFTING_ROPE, windows
+from engine.huge_pages import collapse
 from engine.linear import Linear, linear
 from engine.norm import Norm, rms_norm
 from engine.shape import AttentionKind, Shape
@@ -89,7 +90,7 @@ def fuse(model: nn.Module, config: Any, device: Device, context_length: int) -> 
     embedding = place(inner.embed_tokens.weight)
     head_weight: Tensor = model.lm_head.weight  # type: ignore[union-attr,assignment]  # any causal LM
     tied = head_weight.data_ptr() == inner.embed_tokens.weight.data_ptr()
-    return Decoder(
+    decoder = Decoder(
         shape=shape,
         scales=scales,
         embedding=embedding,
@@ -99,6 +100,9 @@ def fuse(model: nn.Module, config: Any, device: Device, context_length: int) -> 
         cos=cos.to(device.torch_device),
         sin=sin.to(device.torch_device),
     )
+    if not device.is_cuda:
+        collapse(each.extent for each in decoder.linears)
+    return decoder
 
 
 def _head_dim(config: Any) -> int:

@@ -9,14 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Linear = Callable[[Tensor], Tensor]
-"""x [T, in] -> [T, out]; rows are contiguous."""
+from engine.huge_pages import Extent
+
+
+class Linear(Protocol):
+    """x [T, in] -> [T, out]."""
+
+    @property
+    def extent(self) -> Extent:
+        """Where the weight lies."""
+        ...
+
+    def __call__(self, x: Tensor, /) -> Tensor: ...
 
 
 def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
@@ -34,7 +44,11 @@ class PlainLinear:
         self.weight = weight
         self.bias = bias
 
-    def __call__(self, x: Tensor) -> Tensor:
+    @property
+    def extent(self) -> Extent:
+        return self.weight.data_ptr(), self.weight.nbytes
+
+    def __call__(self, x: Tensor, /) -> Tensor:
         return F.linear(x, self.weight, self.bias)
 
 
@@ -44,8 +58,9 @@ class PackedLinear:
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.packed, self.bias = _operators().pack(weight), bias
         self._multiply = _operators().multiply
+        self.extent: Extent = _operators().address(self.packed), _operators().size(self.packed)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, /) -> Tensor:
         return self._multiply(x, self.packed, self.bias, "none", [], "")
 
 
@@ -56,6 +71,8 @@ class _Operators:
         operators: Any = torch.ops.mkldnn
         self.pack: Callable[[Tensor], Tensor] = operators._reorder_linear_weight.default
         self.multiply: Callable[..., Tensor] = operators._linear_pointwise.default
+        self.address: Callable[[Tensor], int] = operators.data_ptr.default
+        self.size: Callable[[Tensor], int] = operators._nbytes.default
 
 
 @cache
