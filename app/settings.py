@@ -94,9 +94,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "shared"
     memory_fraction: Annotated[
-        Annotated[float, Meta(gt=0, le=0.95)],
-        Meta(description="share of the free memory that the KV cache may take"),
-    ] = 0.4
+        Annotated[float, Meta(ge=0, le=0.95)],
+        Meta(
+            description="share of the free memory that the KV cache may take; 0: 0.4 on a CPU, "
+            "0.85 on a GPU"
+        ),
+    ] = 0.0
     context_length: Annotated[Count, Meta(description="longest context; 0: the model's own")] = 0
     calibration: Annotated[
         Literal["auto", "fresh"],

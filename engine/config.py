@@ -11,7 +11,8 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """model: a local folder, a Hugging Face id, or "embedded" (SmolLM2-135M-Instruct).
 
     dtype auto picks bfloat16 where the device has fast bfloat16, else float32. threads 0 means the
-    number of physical cores. kv_tokens 0 sizes the page pool from free memory and memory_fraction.
+    number of physical cores. kv_tokens 0 sizes the page pool from free memory and memory_fraction,
+    where 0 means 0.4 on a CPU and 0.85 on a GPU.
     prefix_cache: whose prompts may reuse computed pages: everybody's, each tenant's its own, or
     nobody's. chunk_rows bounds the prefill rows of one step; 0 means 256 on a CPU and 2,048 on a
     GPU. context_length 0 means the model's own. cache_dir holds converted models and calibration
@@ -32,7 +33,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     page_size: int = 16
     kv_tokens: int = 0
     prefix_cache: Literal["shared", "tenant", "off"] = "shared"
-    memory_fraction: float = 0.4
+    memory_fraction: float = 0.0
     context_length: int = 0
     cache_dir: str = ""
     calibration: Literal["auto", "fresh"] = "auto"

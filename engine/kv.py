@@ -12,6 +12,11 @@ from engine.errors import StartError
 from engine.host_memory import size_text
 from engine.shape import Shape
 
+GPU_FRACTION = 0.85
+HOST_FRACTION = 0.4
+"""Shares of the free memory for keys and values when none is set: a GPU keeps room for
+activations, a host for its other processes."""
+
 
 @dataclass(frozen=True)
 class KvPool:
@@ -33,21 +38,22 @@ def bytes_per_token(shape: Shape, dtype: torch.dtype) -> int:
 def open_pool(
     shape: Shape, device: Device, page_size: int, kv_tokens: int, memory_fraction: float
 ) -> KvPool:
-    """Allocate the pool: kv_tokens, or what memory_fraction of the free memory holds, at most 64
-    full contexts.
+    """Allocate the pool: kv_tokens, or what memory_fraction of the free memory (0: the share
+    above) holds, at most 64 full contexts.
 
     Call it once the model is loaded. Raises StartError when that is less than one full context,
     or less than kv_tokens asks for."""
     per_token = bytes_per_token(shape, device.dtype)
     free = device.free_bytes()
-    affordable = int(free * memory_fraction) // per_token // page_size * page_size
+    fraction = memory_fraction or (GPU_FRACTION if device.is_cuda else HOST_FRACTION)
+    affordable = int(free * fraction) // per_token // page_size * page_size
     context = shape.context_length
     tokens = -(-(kv_tokens or min(affordable, 64 * context)) // page_size) * page_size
     if tokens > affordable:
         raise StartError(
             "memory_too_small",
             f"a KV cache of {tokens} tokens needs {size_text(tokens * per_token)}, and "
-            f"memory_fraction {memory_fraction} of the {size_text(free)} that are free on "
+            f"memory_fraction {fraction} of the {size_text(free)} that are free on "
             f"{device.torch_device} allows {affordable} tokens "
             f"({size_text(affordable * per_token)}). Set --kv-tokens {affordable} or less, "
             "raise --memory-fraction, or free memory.",
@@ -56,7 +62,7 @@ def open_pool(
         given = (
             f"--kv-tokens {kv_tokens} is"
             if kv_tokens
-            else f"memory_fraction {memory_fraction} of the {size_text(free)} that are free on "
+            else f"memory_fraction {fraction} of the {size_text(free)} that are free on "
             f"{device.torch_device} holds {tokens} tokens,"
         )
         raise StartError(
