@@ -243,7 +243,8 @@ class InstantModel:
 
 def overhead(target: Target, config: EngineConfig, prompts: list[str]) -> dict[str, Any]:
     """Per batch: milliseconds of a step outside `Executor.verify` (scheduler, controller,
-    drafters, bookkeeping, detokenising, telemetry, encoding), and with it (packing, choice)."""
+    drafters, bookkeeping, detokenising, telemetry, encoding), and with it (packing, choice). Plain
+    decoding still teaches the drafters and scores them in the shadow."""
     token = target.text.encode("a")[0]
     model = InstantModel(target.loaded.decoder.shape, token)
     executor = Executor(model, target.executor.attention, target.device, target.pool.page_size)
@@ -252,11 +253,14 @@ def overhead(target: Target, config: EngineConfig, prompts: list[str]) -> dict[s
     for batch in (8, 64):
         chosen = [prompts[n % len(prompts)][:600] for n in range(batch)]
         for mode, controller in (
+            ("without drafters", PLAIN.controller(config)),
             ("plain", PLAIN.controller(config)),
             ("auto", adaptive(config, [CostPoint(1, rows, 256, 30 + rows) for rows in (1, 8, 17)])),
         ):
             engine, requests = submitted(instant, config, chosen, 600)
             engine.controller = engine.drafting.controller = controller
+            if mode == "without drafters":
+                engine.drafting.drafters.clear()
             while any(not request.produced for request in requests):
                 engine.step()
             inside = timed(executor)
