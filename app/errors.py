@@ -16,6 +16,8 @@ from litestar.exceptions import (
     ValidationException,
 )
 
+from app.malformed import explain
+
 OPENAI_PATHS = ("/v1", "/tokenize", "/detokenize")
 MAX_MESSAGE_CHARS = 500
 MAX_BODY_BYTES = 2 * 1024 * 1024
@@ -62,7 +64,7 @@ _PATHS = re.compile(
 )
 _ADDRESSES = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
-_VALIDATION_PATH = re.compile(r" - at `\$\.?([^`]*)`")
+_VALIDATION_PATH = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`")
 _MISSING = re.compile(r"missing required field `([^`]*)`")
 
 
@@ -173,9 +175,19 @@ def validation_error(text: str) -> ApiError:
     return _invalid(text, param)
 
 
+def invalid_json(what: str, detail: str, body: bytes | str) -> ApiError:
+    """A 400 for a body or event that cannot be decoded. what: how its sender calls it. detail:
+    what the decoder said."""
+    reason, param = explain(detail.rstrip("."), body)
+    return bad_request(f"{what} is not valid JSON: {reason}.", param, "invalid_json")
+
+
 def _invalid(text: str, path: str) -> ApiError:
     """A 400 for the value at a path; "" is the whole body. A missing field is named itself, not
     the object that should have it."""
+    path, inside, _ = path.partition("[...]")  # what stands for a key that is not told
+    if inside and path:
+        text = f"a value in it is wrong: {text}"
     if match := _MISSING.search(text):
         path = f"{path}.{match[1]}" if path else match[1]
     return bad_request(f"{path}: {text}" if path else text, path or None)
@@ -184,9 +196,24 @@ def _invalid(text: str, path: str) -> ApiError:
 def handle(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """The app's one exception handler."""
     answer = as_api_error(error)
+    if isinstance(error, HTTPException) and isinstance(error.__cause__, SerializationException):
+        answer = invalid_json("The request body", error.detail, _body(request))
     if isinstance(error, ValidationException):
         answer = _with_query_name(answer, request)
     return answer.response(request.scope["path"])
+
+
+def _body(request: Request[Any, Any, Any]) -> bytes:
+    """The body that was read before; empty when none was."""
+    reading = request.body()
+    try:
+        reading.send(None)  # a body that was read is there without waiting
+    except StopIteration as done:
+        return done.value
+    except Exception:
+        return b""
+    reading.close()
+    return b""
 
 
 def _with_query_name(error: ApiError, request: Request[Any, Any, Any]) -> ApiError:
@@ -225,9 +252,7 @@ def as_api_error(error: Exception) -> ApiError:
             message = f"The request body is larger than {MAX_BODY_BYTES} bytes (2 MiB)."
             return ApiError(413, "request_too_large", message)
         case HTTPException(__cause__=SerializationException()):
-            return bad_request(
-                f"The request body is not valid JSON: {error.detail}.", code="invalid_json"
-            )
+            return invalid_json("The request body", error.detail, b"")
         case HTTPException(status_code=status) if status < 500:
             return ApiError(status, _STATUS_CODE.get(status, "invalid_request"), error.detail)
         case RecursionError():

@@ -81,18 +81,22 @@ class Admission:
     def _work(self) -> None:
         while True:
             name = self._ids.get()
-            while (message := self._first(name)) is not None:
+            with self._lock:
+                message = self._waiting[name][0]  # stays in place until it is dealt with
+            while message is not None:
                 self._take(message)
-                with self._lock:
-                    self._waiting[name].popleft()
+                message = self._next(name)
 
-    def _first(self, name: str) -> Submit | Cancel | None:
-        """The next message about an id; it stays in place until it is dealt with."""
+    def _next(self, name: str) -> Submit | Cancel | None:
+        """Drop the message about an id that was dealt with and give the one behind it. An id of
+        which none is left is forgotten in the same breath: nothing can come in between."""
         with self._lock:
-            if not self._waiting[name]:
+            behind = self._waiting[name]
+            behind.popleft()
+            if not behind:
                 del self._waiting[name]
                 return None
-            return self._waiting[name][0]
+            return behind[0]
 
     def _take(self, message: Submit | Cancel) -> None:
         if isinstance(message, Cancel):
@@ -102,7 +106,9 @@ class Admission:
             request = self._intake.request(message)
         except RequestError as error:
             self._refuse(Failed(message.id, error.code, error.message, error.param))
-        except Exception:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # a panic of a library in Rust is no Exception
             log.exception("request %s could not be read", message.id)
             self._refuse(Failed(message.id, "internal", "the request could not be read."))
         else:

@@ -126,7 +126,8 @@ def open_engine(
     shape = target.loaded.decoder.shape
     stop_ids = target.loaded.stop_ids
     drafters = [make(config.max_draft_length, stop_ids) for make in DRAFTERS.values()]
-    pages = Pages(target.pool.pages, target.pool.page_size)
+    in_place = isinstance(target.executor.attention, TorchAttention)
+    pages = Pages(target.pool.pages, target.pool.page_size, in_place=in_place)
     chunk_rows = config.chunk_rows or (2048 if target.device.is_cuda else 256)
     scheduler = Scheduler(
         pages, config.max_batch, config.max_waiting, chunk_rows, config.prefix_cache

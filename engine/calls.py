@@ -44,9 +44,11 @@ def answer(body: CallBody, engine: Engine, text: Text) -> object:
                 message = f"context_len must be between 0 and {MAX_WHAT_IF_CONTEXT}."
                 raise RequestError("invalid_request", message, "context_len")
             return asdict(engine.controller.what_if(batch_size, context_len))
-        case Tokenize(messages=messages, prompt=prompt):
-            ids = text.render(messages) if messages is not None else text.encode(prompt or "")
-            return {"tokens": ids}
+        case Tokenize(messages=messages, prompt=prompt, add_special_tokens=whole):
+            written = text.write(messages) if messages is not None else prompt or ""
+            if whole is None:
+                whole = messages is None
+            return {"tokens": text.encode_whole(written) if whole else text.encode(written)}
         case Detokenize(tokens=tokens):
             top = engine.executor.decoder.shape.vocabulary
             if any(not 0 <= token < top for token in tokens):

@@ -17,8 +17,10 @@ class Commit:
     """The commit of one step. deltas: what its requests stream, in order. prompts: the log
     probabilities of prompts that are through; they are sent before the deltas.
 
-    `decoded` and `prefilled` raise RequestError when the logits of the request were unsound or its
-    own masks left no token."""
+    `decoded` and `prefilled` raise RequestError when the first row that counts gave no token,
+    because its logits were unsound or the request's own masks left none. A later row that gives
+    none only ends the step's run before it: it is the first row of the next step, if the request
+    goes on so far. So what a request emits, and why it ends, do not depend on the drafts."""
 
     def __init__(self, step: int, drafters: Mapping[str, Drafter]) -> None:
         self._step = step
@@ -35,7 +37,8 @@ class Commit:
         drafted: int,
         features: Features,
     ) -> RequestOutcome:
-        """Commit a verify step of one request: the accepted run and the target's own token."""
+        """Commit a verify step of one request: the accepted run and the target's own token, or
+        what comes before the first bad row."""
         _check(result)
         committed = self._append(request, result, drafter, drafted)
         kept = min(result.accepted, committed)
@@ -78,11 +81,12 @@ class Commit:
         drafter: str,
         drafted: int,
     ) -> int:
-        """Commit the accepted run and the target's own token, up to where the request ends.
-        Returns how many tokens were committed."""
+        """Commit the accepted run and the target's own token, up to a bad row or to where the
+        request ends. Returns how many tokens were committed."""
         pieces: list[Piece] = []
         committed = 0
-        for token in result.tokens[: result.accepted + 1]:
+        good = result.accepted + 1 if result.bad is None else result.bad
+        for token in result.tokens[:good]:
             kind: TokenKind = "accepted"
             if committed == result.accepted:
                 kind = "plain" if drafted == 0 else "bonus"
@@ -97,16 +101,18 @@ class Commit:
                 request.constraint.advance(token)
         request.computed += committed
         request.last_token = self._now
+        request.output.count(drafter, drafted, min(result.accepted, committed))
         if pieces:
+            shown_drafter, shown_drafted, shown_accepted = request.output.take_counts()
             self.deltas.append(
                 Delta(
                     id=request.name,
                     text="".join(piece.text for piece in pieces),
                     pieces=tuple(pieces),
                     step=self._step,
-                    drafter=drafter,
-                    drafted=drafted,
-                    accepted=min(result.accepted, committed),
+                    drafter=shown_drafter,
+                    drafted=shown_drafted,
+                    accepted=shown_accepted,
                 )
             )
         return committed
@@ -130,11 +136,12 @@ class Commit:
 
 
 def _check(result: Verified) -> None:
-    if not result.sound:
+    if result.bad != 0:
+        return
+    if not result.closed:
         raise RequestError("internal", "the model produced invalid logits (NaN or infinite).")
-    if result.closed:
-        raise RequestError(
-            "invalid_request",
-            "no token is left to draw: allowed_token_ids, bad_words, min_tokens and the grammar "
-            "together exclude every one. Loosen one of them.",
-        )
+    raise RequestError(
+        "invalid_request",
+        "no token is left to draw: allowed_token_ids, bad_words, min_tokens and the grammar "
+        "together exclude every one. Loosen one of them.",
+    )

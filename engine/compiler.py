@@ -14,7 +14,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from engine.errors import RequestError
 from engine.grammar import Constraint
-from engine.grammar_trial import Setup, Trial
+from engine.grammar_trial import Setup, Trial, TrialEnded
 from engine.notation import GrammarError, TokenBytes, matcher, open_vocabulary
 from engine.wire import Grammar, Sampling
 
@@ -143,11 +143,16 @@ class Compiler:
 
     def _try(self, grammar: Grammar) -> tuple[TokenBytes, str]:
         """The bytes of the vocabulary and the translated grammar, after a trial in a process
-        that is started when needed."""
+        that is started when needed. One that ends after it has tried others may have been short
+        of memory for what those took, so a new one has the last word."""
         trial = self._trials.get()
         try:
-            if trial is None or not trial.alive:
-                trial = Trial(self._open())
+            if trial is not None and trial.alive:
+                try:
+                    return trial.token_bytes, trial.run(grammar)
+                except TrialEnded:
+                    log.info("trying a grammar again in a new process")
+            trial = Trial(self._open())
             return trial.token_bytes, trial.run(grammar)
         except OSError as error:
             log.exception("a grammar could not be tried")

@@ -14,7 +14,7 @@ from engine.scheduler import Work
 log = logging.getLogger(__name__)
 
 MAX_ROWS = 512
-"""Most rows of decoding requests in one step, drafts included."""
+"""No drafts beyond so many rows of decoding requests in one step."""
 
 Offers = dict[tuple[int, str], Offer]
 """(request id, drafter) -> what it offers."""
@@ -61,16 +61,21 @@ class Drafting:
                     offers[request.id, name] = offer
         return offers
 
-    def plan(self, step: int, work: Work, offers: Offers) -> Plan:
-        """The controller's plan; plain decoding when the controller itself fails."""
+    def plan(self, step: int, work: Work, offers: Offers, row_limit: int | None = None) -> Plan:
+        """The controller's plan; plain decoding when the controller itself fails.
+
+        row_limit: rows of one forward, prefills included, that memory has room for. It bounds the
+        drafts before they are drawn, so that it cannot depend on them."""
         decoding = work.decoding
         if not decoding:
             return Plan(())
+        prefill_rows = sum(prefill.rows for prefill in work.prefills)
+        most = MAX_ROWS if row_limit is None else min(MAX_ROWS, row_limit - prefill_rows)
         batch = BatchView(
             step=step,
             requests=[request.view() for request in decoding],
-            prefill_rows=sum(prefill.rows for prefill in work.prefills),
-            free_rows=max(0, MAX_ROWS - len(decoding)),
+            prefill_rows=prefill_rows,
+            free_rows=max(0, most - len(decoding)),
         )
         try:
             return self.controller.plan(batch, list(offers.values()))
@@ -99,11 +104,12 @@ class Drafting:
             requests = [decoding[index] for index, _ in asked]
             try:
                 proposed = drafter.propose(requests, [length for _, length in asked])
+                for (index, length), draft in zip(asked, proposed, strict=True):
+                    drafts[index] = draft.cut(min(length, self._known(draft.tokens)))
             except Exception:
                 log.exception("drafter %s failed to propose", name)
-                continue
-            for (index, length), draft in zip(asked, proposed, strict=True):
-                drafts[index] = draft.cut(min(length, self._known(draft.tokens)))
+                for index, _ in asked:
+                    drafts[index] = Draft()
         return drafts
 
     def _known(self, tokens: Sequence[int]) -> int:
@@ -115,6 +121,8 @@ class Drafting:
 
     def forget(self, request: int) -> None:
         """Drop what the controller and the drafters hold of a request."""
-        self.controller.forget(request)
-        for drafter in self.drafters.values():
-            drafter.forget(request)
+        for holder in (self.controller, *self.drafters.values()):
+            try:
+                holder.forget(request)
+            except Exception:
+                log.exception("%s failed to forget request %d", type(holder).__name__, request)

@@ -37,14 +37,15 @@ class Verified:
     """What the target says of one chunk.
 
     tokens: its token at each of the 1 + D wanted rows, empty when none was wanted. accepted: how
-    many drafts. sound: the logits of the rows that count were finite. closed: of such a row, the
-    request's own masks left no token. scores: of tokens, when asked for. prompt: of the prompt
-    tokens that the chunk's rows predict, when asked for."""
+    many drafts. bad: the first of the rows up to the first mismatch that gives no token, None when
+    all do; the drafts before it are accepted. closed: of that row, the logits were finite, but the
+    request's own masks left nothing. scores: of tokens, when asked for. prompt: of the prompt
+    tokens that the chunk's rows predict, when asked for; unsound ones make row 0 bad."""
 
     request: int
     tokens: list[int]
     accepted: int
-    sound: bool = True
+    bad: int | None = None
     closed: bool = False
     scores: list[TokenScore] | None = None
     prompt: PromptScores | None = None
@@ -92,19 +93,24 @@ class Step:
             prompt = prompts.get(place)
             if not chunk.wanted:
                 if prompt is not None:
-                    results.append(Verified(chunk.request, [], 0, prompt.sound, prompt=prompt))
+                    bad = None if prompt.sound else 0
+                    results.append(Verified(chunk.request, [], 0, bad, prompt=prompt))
                 continue
             accepted = accepts[index]
             end = row + chunk.drafted + 1
-            used = row + accepted + 1  # rows past the first mismatch do not matter
-            computed = all(raw_sound[row:used]) and (prompt is None or prompt.sound)
+            computed = raw_sound[row:end]
+            if prompt is not None and not prompt.sound:
+                computed[0] = False
+            # rows past the first mismatch do not matter
+            counting = zip(computed[: accepted + 1], sound[row:end], strict=False)
+            bad = next((place for place, both in enumerate(counting) if not all(both)), None)
             results.append(
                 Verified(
                     request=chunk.request,
                     tokens=tokens[row:end],
-                    accepted=accepted,
-                    sound=computed,
-                    closed=computed and not all(sound[row:used]),
+                    accepted=accepted if bad is None else bad,
+                    bad=bad,
+                    closed=bad is not None and computed[bad],
                     scores=scores.get(index),
                     prompt=prompt,
                 )

@@ -12,6 +12,10 @@ from engine.drafts import Draft
 from engine.errors import RequestError
 from engine.notation import GrammarError, reason
 
+MOST_BREAKS = 4
+"""Drafts that may break a request's matcher, which then has to follow its whole text again; after
+them it decodes without drafts."""
+
 
 class Constraint:
     """The grammar state of one request. Used from the loop's thread only.
@@ -58,42 +62,58 @@ class Constraint:
         self._min_tokens = min_tokens
         self._ignore_eos = ignore_eos
         self._committed: list[int] = []
+        self._fault: RequestError | None = None
+        self._breaks = 0
 
     def admit(self, draft: Draft) -> tuple[Draft, Tensor]:
         """The draft up to its first illegal token (before it, or with it when the draft has a q),
         and the mask of its rows: int32 [1 + len, ceil(V / 32)] on the CPU, bit set = allowed,
         lowest bit first. The state stays as it was. A row that no draft can reach allows all.
 
-        Raises RequestError when the grammar has become too complex or allows no token at all."""
+        A draft also ends where the grammar allows no token after it or has become too complex to
+        say which: the row there allows nothing, and only if its draft is committed is that row
+        the first of a later step.
+
+        Raises RequestError when nothing may follow the committed text, or when the grammar has
+        become too complex for it."""
+        if self._fault is not None:
+            raise self._fault
+        if self._breaks >= MOST_BREAKS:
+            draft = draft.cut(0)  # settled before it was drawn: the law of the output stays
         try:
-            return self._admit(draft)
+            first = self._row(0)
         except _Broken:
-            self._start_again()
-        try:
-            return self._admit(draft)
-        except _Broken as broken:
-            raise _failure(str(broken)) from broken
+            self._renew_matcher()
+            try:
+                first = self._row(0)
+            except _Broken as broken:
+                raise _failure(str(broken)) from broken
+        if not first.strip(b"\0"):
+            raise RequestError(
+                "invalid_request",
+                "the grammar came to a place where no token of the model may follow; "
+                "let it accept more, or let it end there.",
+            )
+        return self._admit(draft, first)
 
     def advance(self, token: int) -> None:
-        """Follow a committed token. Raises RequestError for one that the mask did not allow."""
-        if token in self._end_ids:
+        """Follow a committed token. When the grammar cannot, the next `admit` raises."""
+        if token in self._end_ids or self._fault is not None:
             return  # nothing follows
-        if not self._follow(token):
-            self._start_again()
-            if not self._follow(token):
-                raise _failure(reason(self._matcher))
+        followed = self._follow(token)
         self._committed.append(token)
+        if not followed:
+            try:
+                self._renew_matcher()
+            except RequestError as error:
+                self._fault = error
 
-    def _admit(self, draft: Draft) -> tuple[Draft, Tensor]:
-        rows: list[bytes | bytearray] = []
+    def _admit(self, draft: Draft, first: bytes | bytearray) -> tuple[Draft, Tensor]:
+        rows = [first]
         kept = followed = 0
         try:
-            for place in range(len(draft) + 1):
-                row = self._row(place)
-                rows.append(row)
-                if place == len(draft):
-                    break
-                token = draft.tokens[place]
+            for place, token in enumerate(draft.tokens):
+                row = rows[place]
                 legal = 0 <= token < self._vocabulary and row[token >> 3] >> (token & 7) & 1
                 if legal or draft.q is not None:
                     kept += 1
@@ -101,9 +121,15 @@ class Constraint:
                     rows.extend([self._free] * (kept - place))
                     break
                 if not self._follow(token):
-                    raise _Broken(reason(self._matcher))
+                    raise _Broken
                 followed += 1
-        finally:
+                rows.append(self._row(place + 1))
+                if not rows[-1].strip(b"\0"):
+                    break
+        except _Broken:
+            rows.append(bytes(self._bytes))
+            self._return()
+        else:
             if followed:
                 self._matcher.rollback(followed)
         words = torch.frombuffer(bytearray().join(rows), dtype=torch.int32)
@@ -123,12 +149,6 @@ class Constraint:
                 rest[token >> 3] &= ~(1 << (token & 7))
             if rest.strip(b"\0"):
                 return rest
-        if not mask.strip(b"\0"):
-            raise RequestError(
-                "invalid_request",
-                "the grammar came to a place where no token of the model may follow; "
-                "let it accept more, or let it end there.",
-            )
         return mask
 
     @property
@@ -140,7 +160,14 @@ class Constraint:
     def _follow(self, token: int) -> bool:
         return 0 <= token < self._vocabulary and self._matcher.consume_token(token)
 
-    def _start_again(self) -> None:
+    def _return(self) -> None:
+        """Leave a draft that broke the matcher: another one goes to the committed text."""
+        self._breaks += 1
+        self._started = self._start()
+        if not self._matcher.consume_tokens(self._committed):
+            self._renew_matcher()
+
+    def _renew_matcher(self) -> None:
         """Bring a new matcher, whose lexer is its own, to where the request is."""
         try:
             self._started = self._renew()

@@ -40,6 +40,11 @@ STACK_BYTES = 2 * 1024 * 1024
 NICENESS = 5
 
 
+class TrialEnded(GrammarError):
+    """The process ended over a grammar: out of memory or of stack. What it had taken for earlier
+    grammars may have had a part in it."""
+
+
 class Setup(msgspec.Struct, frozen=True):
     """The vocabulary, and the seconds one trial may take."""
 
@@ -108,7 +113,7 @@ class Trial:
             self.close()
             if isinstance(question, Setup):
                 raise OSError("the process for grammars ended while it started") from error
-            raise GrammarError("it takes too much memory or is nested too deeply") from error
+            raise TrialEnded("it takes too much memory or is nested too deeply") from error
         if answer is None:
             self.close()
             if isinstance(question, Setup):

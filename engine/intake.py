@@ -23,6 +23,9 @@ if TYPE_CHECKING:  # its library is loaded with the first grammar
 MAX_PROMPT_ALTERNATIVES = 1_000_000
 """Log probabilities of one prompt: they travel in one frame."""
 
+CONTINUED = 8
+"""Tokens of a plain prompt that its answer's text goes on from."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -94,7 +97,7 @@ class Intake:
             wish=submit.speculation,
             tenant=submit.tenant,
             output=Output(
-                self._text.stream(),
+                self._text.stream(() if submit.messages is not None else prompt[-CONTINUED:]),
                 stop=sampling.stop,
                 end_ids=end_ids,
                 stop_token_ids=stop_token_ids,
@@ -168,10 +171,15 @@ class Intake:
             raise RequestError(
                 "invalid_request", "give exactly one of messages and prompt.", "prompt"
             )
+        largest = min(self._limits.context_length, self._limits.pool_tokens)
         if submit.messages is not None:
-            ids, param = self._text.render(submit.messages), "messages"
+            param, written = "messages", self._text.write(submit.messages)
+            self._check_size(written, largest, param)
+            ids = self._text.encode(written)
         elif submit.prompt is not None:
-            ids, param = self._text.encode(submit.prompt), "prompt"
+            param = "prompt"
+            self._check_size(submit.prompt, largest, param)
+            ids = self._text.encode_whole(submit.prompt)
         else:
             ids, param = list(submit.prompt_ids or ()), "prompt"
         if any(not 0 <= token < self._limits.vocabulary for token in ids):
@@ -182,7 +190,6 @@ class Intake:
             )
         if not ids:
             raise RequestError("invalid_request", f"{param} is empty; send some text.", param)
-        largest = min(self._limits.context_length, self._limits.pool_tokens)
         if len(ids) >= largest:
             raise RequestError(
                 "context_length_exceeded",
@@ -191,6 +198,21 @@ class Intake:
                 param,
             )
         return ids
+
+    def _check_size(self, text: str, largest: int, param: str) -> None:
+        """Refuse a text of more bytes than so many tokens can stand for, before it costs the time
+        to encode it."""
+        if len(text) * 4 < largest or (each := self._text.most_bytes) is None:
+            return
+        size, most = len(text.encode()), largest * each
+        if size > most:
+            raise RequestError(
+                "context_length_exceeded",
+                f"the prompt has {size} bytes, more than {most}, which is what {largest} tokens "
+                f"can stand for at most; the limit is {largest} tokens for prompt and answer "
+                "together. Shorten the prompt.",
+                param,
+            )
 
     def _max_tokens(self, prompt: int, asked: int | None) -> int:
         room = min(self._limits.context_length, self._limits.pool_tokens) - prompt

@@ -4,6 +4,7 @@ The engine's transformers calls live here, in engine/fallback.py and in engine/c
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from engine.folder import Folder, read_folder
 from engine.fusing import fits, fuse
 from engine.host_memory import available_bytes, size_text
 from engine.shape import Model
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,10 @@ def load(path: Path, device: Device, context_length: int) -> Loaded:
 
     Raises StartError with what is wrong."""
     folder = read_folder(path)
-    from transformers import logging  # a broken folder is told without the slow import
+    from transformers.utils import logging as quiet  # a broken folder is told without this import
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    quiet.set_verbosity_error()
+    quiet.disable_progress_bar()
     config = _config(folder)
     context = _context(config, context_length)
     _check_memory(folder, device)
@@ -182,6 +185,8 @@ def _broken(path: Path, error: Exception, advice: str) -> StartError:
 
 
 def _stop_ids(model: Any, config: Any, tokenizer: Any) -> frozenset[int]:
+    """The end-of-sequence ids that the folder's files name, without those that the model has no
+    logits for: they can never be drawn."""
     ids: set[int] = set()
     generation = getattr(model, "generation_config", None)
     for source in (
@@ -193,4 +198,11 @@ def _stop_ids(model: Any, config: Any, tokenizer: Any) -> frozenset[int]:
             ids.add(source)
         elif source:
             ids.update(int(value) for value in source)
-    return frozenset(ids)
+    known = frozenset(token for token in ids if 0 <= token < config.vocab_size)
+    if unknown := sorted(ids - known):
+        log.warning(
+            "ignored end-of-sequence ids %s: the model's vocabulary is 0..%d",
+            unknown,
+            config.vocab_size - 1,
+        )
+    return known

@@ -27,7 +27,7 @@ from engine.executor import Executor, Verified
 from engine.meter import Meter
 from engine.request import Request
 from engine.scheduler import Scheduler, Work
-from engine.verification import Verdict, Verification
+from engine.verification import Verdict, Verification, is_lost
 from engine.wire import Deltas, Failed, Finished, FinishReason, PromptLogprobs
 
 log = logging.getLogger(__name__)
@@ -94,21 +94,22 @@ class Engine:
     def step(self) -> bool:
         """Run one step; False when there was nothing to run.
 
-        A step that fails ends its requests; the last of MOST_FAILURES in a row is raised."""
+        Rows that cannot be computed end their request. When none can, requests without output are
+        put back once and the others end. Raises when the device is lost, and the last of
+        MOST_FAILURES such steps in a row: a new process then goes on with the requests."""
         work = self.scheduler.next(time.perf_counter())
         if not work:
             return False
         self.steps += 1
         try:
             self._run(work)
-        except Exception:
-            log.exception("step %d failed; its requests end with an error", self.steps)
-            message = "the engine failed while computing this step; please retry."
-            for request in work.requests:
-                self._fail(request, "internal", message)
+        except Exception as error:
             self._failures += 1
-            if self._failures >= MOST_FAILURES:
+            if is_lost(error) or self._failures >= MOST_FAILURES:
                 raise
+            log.exception("step %d failed", self.steps)
+            for request in work.requests:
+                self._again(request)
         else:
             self._failures = 0
         return True
@@ -117,7 +118,7 @@ class Engine:
         begin = time.perf_counter()
         offers = self.drafting.offers(work.decoding)
         offered = time.perf_counter()
-        plan = self.drafting.plan(self.steps, work, offers)
+        plan = self.drafting.plan(self.steps, work, offers, self._verification.row_limit)
         planned = time.perf_counter()
         drafts = self.drafting.draft(work.decoding, plan.allotments, self.scheduler.grow)
         lanes = [
@@ -131,8 +132,8 @@ class Engine:
         drafts = [lane.draft for lane in lanes]
         verdict = self._verification.run(assemble(work, drafts, masks))
         verified = time.perf_counter()
-        if verdict.shortage:
-            work, lanes = self._after_shortage(work, lanes, verdict)
+        if verdict.split:
+            work, lanes = self._after_split(work, lanes, verdict)
         outcomes, first_tokens = self._commit(work, lanes, offers, verdict.results)
         done = time.perf_counter()
         draft_seconds = (offered - begin) + (drafted - planned)
@@ -180,10 +181,10 @@ class Engine:
             return work, lanes, masks
         return *self._still_running(work, lanes), masks
 
-    def _after_shortage(
+    def _after_split(
         self, work: Work, lanes: list[_Lane], verdict: Verdict
     ) -> tuple[Work, list[_Lane]]:
-        """What ran in spite of it: drafts were dropped, and requests that do not fit end."""
+        """What ran: drafts were dropped, and requests whose rows do not run even alone end."""
         message = (
             "the device has not enough memory for this request; send a shorter prompt, or serve "
             "with a lower --memory-fraction or --chunk-rows."
@@ -192,6 +193,8 @@ class Engine:
         for request in work.requests:
             if request.id in unfit:
                 self._fail(request, "out_of_memory", message)
+            elif request.id in verdict.broken:
+                self._fail(request, "internal", "the engine failed on this request; please retry.")
         plain = [lane._replace(draft=Draft()) for lane in lanes]
         return self._still_running(work, plain)
 
@@ -244,7 +247,9 @@ class Engine:
             yield
         except RequestError as error:
             self._fail(request, error.code, error.message)
-        except Exception:
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException:  # a panic of a compiled library is no Exception
             log.exception("request %d failed while its tokens were committed", request.id)
             self._fail(request, "internal", "the engine failed on this request; please retry.")
 
@@ -264,6 +269,18 @@ class Engine:
                 cached_tokens=request.cached_tokens,
             )
         )
+
+    def _again(self, request: Request) -> None:
+        """Put back a request of a failed step, once and if nothing of it was streamed."""
+        if self.scheduler.find(request.name) is not request:
+            return
+        if request.produced or request.retried:
+            message = "the engine failed while computing this step; please retry."
+            self._fail(request, "internal", message)
+            return
+        request.retried = True
+        self.scheduler.remove(request, sound=False)
+        self.scheduler.add(request)
 
     def _fail(self, request: Request, code: str, message: str) -> None:
         if self.scheduler.find(request.name) is not request:

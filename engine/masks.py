@@ -40,8 +40,11 @@ def mask_pairs(
         draw = chunk.draw
         if draw.min_tokens == 0 and not draw.bad_words:
             continue
-        output = chunk.history[chunk.prompt_length :]
-        produced = len(output)
+        produced = len(chunk.history) - chunk.prompt_length
+        longest = max((len(word) for word in draw.bad_words), default=1) - 1
+        if produced >= draw.min_tokens and longest < 1:
+            continue
+        output = chunk.history[len(chunk.history) - min(longest, produced) :]
         drafts = chunk.drafts
         for place, row in enumerate(group):
             forbidden = _begun(draw.bad_words, output, drafts[:place])
@@ -57,11 +60,9 @@ def mask_pairs(
 def _begun(
     words: Sequence[Sequence[int]], output: Sequence[int], drafts: Sequence[int]
 ) -> list[int]:
-    """Last tokens of the words whose other tokens, at least one, end output + drafts."""
-    longest = max((len(word) for word in words), default=1) - 1
-    if longest < 1:
-        return []
-    text = [*output[-longest:], *drafts]
+    """Last tokens of the words whose other tokens, at least one, end output + drafts. output: as
+    much of its end as the longest word needs."""
+    text = [*output, *drafts]
     return [
         word[-1] for word in words if len(word) > 1 and text[1 - len(word) :] == list(word[:-1])
     ]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, grammar_from
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from engine.wire import Grammar
 
@@ -18,6 +20,9 @@ MAX_STATES = 20_000
 
 WALK = 24
 """Tokens of the trial walk over a new grammar."""
+
+_GBNF_RULE = re.compile(r"^[ \t]*[A-Za-z][\w-]*[ \t]*::=", re.MULTILINE)
+_LARK_START = re.compile(r"^[ \t]*(?:%llguidance\b|[?!]*start[ \t\d.]*[:{\[(])", re.MULTILINE)
 
 
 class GrammarError(Exception):
@@ -109,7 +114,7 @@ def translate(grammar: Grammar) -> str:
             case "regex":
                 return LLMatcher.grammar_from_regex(source)
             case "grammar":
-                return grammar_from("grammar", source)
+                return LLMatcher.grammar_from_lark(_lark(source))
     except (ValueError, RecursionError) as error:
         raise GrammarError(_short(str(error))) from error
 
@@ -149,6 +154,21 @@ def walk(vocabulary: LLTokenizer, translated: str) -> None:
 def reason(state: LLMatcher) -> str:
     """Why a matcher has failed, in short."""
     return _short(state.get_error())
+
+
+def _lark(source: str) -> str:
+    """A grammar in Lark notation: it is in GBNF when a line of it begins `name ::=`, and in Lark
+    else. Raises GrammarError."""
+    if _GBNF_RULE.search(source):
+        try:
+            return gbnf_to_lark(source)
+        except Exception as error:  # its author raises that very class
+            raise GrammarError(f"as GBNF: {_short(str(error))}") from error
+    if not _LARK_START.search(source):
+        raise GrammarError(
+            "as Lark (no line begins `name ::=`, as in GBNF): it has no rule `start: …`"
+        )
+    return source
 
 
 def _json(schema: str) -> str:

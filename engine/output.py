@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from controller.contract import NONE
+from engine.detokenizer import Detokenizer
 from engine.logprobs import TokenScore
-from engine.text import Detokenizer
 from engine.wire import FinishReason, Logprob, Piece, TokenKind
 
 
@@ -37,6 +38,8 @@ class Output:
         self._held: list[Piece] = []
         self._settled = 0  # leading characters of the held text that complete no stop string
         self._prompt: list[Logprob | None] = [None]
+        self._drafter = NONE
+        self._drafted = self._accepted = 0  # of what was not shown yet
         self.finish_reason: FinishReason | None = None
         self.matched: str | int | None = None
 
@@ -79,6 +82,21 @@ class Output:
         taken = tuple(self._prompt)
         self._prompt = [None]
         return taken
+
+    def count(self, drafter: str, drafted: int, accepted: int) -> None:
+        """Count a step whose tokens were added."""
+        if drafted or not self._drafted:
+            self._drafter = drafter
+        self._drafted += drafted
+        self._accepted += accepted
+
+    def take_counts(self) -> tuple[str, int, int]:
+        """(drafter, drafted, accepted) of the steps whose pieces were released since the last
+        call; an accepted draft that is held back counts when it is released."""
+        held = sum(piece.kind == "accepted" for piece in self._held)
+        counts = self._drafter, self._drafted - held, self._accepted - held
+        self._drafted = self._accepted = held
+        return counts
 
     def _release_all(self, *last: Piece) -> list[Piece]:
         released = [*self._held, *last]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
 from engine.runs import Runs
@@ -13,15 +13,16 @@ class Pages:
 
     A page is free, held (by one request, or by several that share its content), or kept: it has
     no holder, but its content is known under a key and may be wanted again. Kept pages give way,
-    the longest unused first, when free pages run out or when no run of free pages has the room
-    that a new request is expected to want.
+    the longest unused first, when free pages run out.
 
-    Every request gets consecutive pages where it can, with room to grow behind them, because
-    attention then reads keys and values in place instead of gathering them."""
+    Every request gets consecutive pages where it can, with room to grow behind them. in_place: the
+    attention then reads keys and values in place instead of gathering them, so that kept pages
+    give way also when no run of free pages has the room that a new request is expected to want."""
 
-    def __init__(self, total: int, page_size: int) -> None:
+    def __init__(self, total: int, page_size: int, *, in_place: bool = False) -> None:
         self.total = total
         self.page_size = page_size
+        self._in_place = in_place
         self._runs = Runs(total)
         self._held: dict[int, list[int]] = {}
         self._holders = [0] * total
@@ -43,6 +44,13 @@ class Pages:
     def needed(self, tokens: int) -> int:
         """Pages that hold `tokens` tokens."""
         return -(-tokens // self.page_size)
+
+    def obtainable(self, owners: Sequence[int], shared: Sequence[int]) -> int:
+        """Pages that a request could have beside the shared ones if `owners` released theirs."""
+        held = Counter(page for owner in owners for page in self._held[owner])
+        released = {page for page, count in held.items() if count == self._holders[page]}
+        revived = sum(page in self._kept or page in released for page in shared)
+        return self.free + len(released) - revived
 
     # --- requests -----------------------------------------------------------------------------
 
@@ -70,7 +78,7 @@ class Pages:
         if shared and self._runs.length(shared[-1] + 1) >= count:
             own = list(self._runs.take(shared[-1] + 1, 0, count))
         else:
-            self._clear(expected)
+            self._clear(expected if self._in_place else count)
             own = self._take(count, expected)
         self._hold(own, expected - count)
         self._held[owner] = pages = [*shared, *own]
@@ -156,8 +164,12 @@ class Pages:
         return self._runs.add(page)
 
     def _clear(self, room: int) -> None:
-        """Evict until a run has `room` pages, at most that many: so that many are free at least,
-        unless there are not so many at all."""
+        """Evict until so many pages are free, unless there are not so many at all; where pages
+        are read in place, until a run has them, at most that many."""
+        if not self._in_place:
+            while self._runs.free < room and self._evict():
+                pass
+            return
         if self._runs.fitting(room, self._wanted) is not None:
             return
         for _ in range(room):

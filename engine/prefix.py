@@ -57,8 +57,9 @@ class PrefixCache:
         request.registered = full
 
     def forget(self, request: Request) -> None:
-        """Make the pages of a request unknown, because their content is in doubt."""
-        for page in request.pages[: request.registered]:
+        """Make the pages unknown that a request has filled itself, because their content is in
+        doubt. What it found is as good as before."""
+        for page in request.pages[request.reused : request.registered]:
             self._pages.unname(page)
 
     def _extend(self, request: Request, count: int) -> None:

@@ -22,8 +22,9 @@ class Request:
     are seconds of time.perf_counter(); None until they happen.
 
     keys: content keys of the full pages of its text, computed when needed. registered: how many of
-    its pages the prefix cache knows. cached_tokens: how much of its prompt that cache held when it
-    was first admitted. preemptions: how often it lost its pages and began again."""
+    its pages the prefix cache knows. reused: how many of them it found there. cached_tokens: how
+    much of its prompt that cache held when it was first admitted. preemptions: how often it lost
+    its pages and began again. retried: it was put back after a step that failed."""
 
     id: int
     name: str
@@ -41,8 +42,10 @@ class Request:
     computed: int = 0
     keys: list[bytes] = field(default_factory=list)
     registered: int = 0
+    reused: int = 0
     cached_tokens: int = 0
     preemptions: int = 0
+    retried: bool = False
     admitted: float | None = None
     first_token: float | None = None
     last_token: float | None = None

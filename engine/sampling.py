@@ -92,7 +92,10 @@ def keep_top(scores: Tensor, draws: Sequence[Draw], device: Device) -> Tensor:
     """Set to -inf what top_k and then top_p drop. scores float32 [S, V], temperature applied.
 
     top_p keeps the smallest set of most likely tokens whose mass reaches top_p (nucleus
-    sampling, Holtzman et al. 2020), at least one."""
+    sampling, Holtzman et al. 2020), at least one. Of tokens that score the same, as many do in
+    16 bits, all are kept or none: top_k and top_p may keep more than so many, never a choice
+    between equals. What is kept of a row depends on that row alone: the mass is relative to the
+    whole row, and summed in float64, whose sums of float32 terms do not depend on their order."""
     vocabulary = scores.shape[-1]
     limits = [d.top_k if 0 < d.top_k < vocabulary else vocabulary for d in draws]
     if min(limits) < vocabulary:
@@ -107,14 +110,15 @@ def keep_top(scores: Tensor, draws: Sequence[Draw], device: Device) -> Tensor:
     if nucleus:
         rows = device.tensor(nucleus, torch.int64)
         widest = max(limits[row] for row in nucleus)
-        ordered, order = scores.index_select(0, rows).topk(widest, dim=-1)  # all survivors, sorted
-        mass = ordered.softmax(dim=-1)
+        chosen = scores.index_select(0, rows)
+        ordered = chosen.topk(widest, dim=-1).values  # what it lacks equals the last survivor
+        mass = (ordered - chosen.logsumexp(dim=-1, keepdim=True)).exp_().double()
         before = mass.cumsum(dim=-1) - mass
-        limit = device.tensor([draws[row].top_p for row in nucleus], torch.float32).unsqueeze(1)
+        limit = device.tensor([draws[row].top_p for row in nucleus], torch.float64).unsqueeze(1)
         dropped = before >= limit
         dropped[:, 0] = False
-        kept = torch.full((len(nucleus), vocabulary), float("-inf"), device=scores.device)
-        kept.scatter_(1, order, ordered.masked_fill(dropped, float("-inf")))
+        floor = ordered.masked_fill(dropped, float("inf")).amin(dim=-1, keepdim=True)
+        kept = chosen.masked_fill(chosen < floor, float("-inf"))
         scores = scores.index_copy(0, rows, kept)
     return scores
 

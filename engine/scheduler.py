@@ -59,7 +59,7 @@ class Scheduler:
     to the shortest of the best priority. So a long prompt delays a short one behind it little,
     and short ones cost it at most half of its speed.
 
-    max_batch: requests that run together; when it is lowered, the last of them are preempted."""
+    max_batch: requests that run together."""
 
     def __init__(
         self,
@@ -113,8 +113,6 @@ class Scheduler:
     def next(self, now: float) -> Work:
         """Find a page for every decoding request, admit what fits and pick the step's rows."""
         before = self.preemptions
-        while len(self.running) > self.max_batch:
-            self._preempt(max(self.running, key=_turn))
         self._grow_decoding()
         if self.preemptions == before:
             self._admit(now)
@@ -170,7 +168,7 @@ class Scheduler:
     def _release(self, request: Request) -> None:
         self.pages.release(request.id)
         request.pages = []
-        request.computed = request.registered = 0
+        request.computed = request.registered = request.reused = 0
 
     # --- admission ----------------------------------------------------------------------------
 
@@ -197,7 +195,7 @@ class Scheduler:
         if pages is None:
             return False
         request.pages = pages
-        request.registered = len(shared)
+        request.registered = request.reused = len(shared)
         request.computed = len(shared) * self.pages.page_size
         if request.admitted is None:
             request.admitted = now
@@ -217,10 +215,10 @@ class Scheduler:
         worse = [other for other in self.running if other.priority > request.priority]
         if not worse:
             return False
-        obtainable = self.pages.free + sum(len(other.pages) for other in worse)
-        spare = SPARE_PAGES * (len(self.running) - len(worse))
-        shared = len(self._prefix.match(request))
-        if self.pages.needed(len(request.tokens)) - shared + spare > obtainable:
+        shared = self._prefix.match(request)
+        count = self.pages.needed(len(request.tokens)) - len(shared)
+        count += SPARE_PAGES * (len(self.running) - len(worse))
+        if count > self.pages.obtainable([other.id for other in worse], shared):
             return False
         self._preempt(max(worse, key=_turn))
         return True

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Spelling:
@@ -19,7 +19,7 @@ class Spelling:
     def __init__(self, fast: Any) -> None:
         """fast: the tokenizers.Tokenizer of the model."""
         self._fast = fast
-        kinds = _kinds(fast)
+        kinds = {step["type"] for step in steps(fast.decoder)}
         self._byte_level = "ByteLevel" in kinds
         self._byte_fallback = "ByteFallback" in kinds
         self._word_piece = "WordPiece" in kinds
@@ -36,6 +36,20 @@ class Spelling:
             known = self._known[token] = data.decode("utf-8", "replace"), data
         return known
 
+    @property
+    def has_bytes(self) -> bool:
+        """True when letters without a token of their own are written byte by byte."""
+        if self._byte_level:
+            return True
+        names = [f"<0x{byte:02X}>" for byte in range(256)]
+        return self._byte_fallback and all(self._fast.token_to_id(one) is not None for one in names)
+
+    def length(self, token: int) -> int:
+        """Bytes of text that a token stands for, at most."""
+        if self._byte_level:
+            return len(self._bytes(token))
+        return len((self._fast.id_to_token(token) or "").encode())
+
     def _bytes(self, token: int) -> bytes:
         if token in self._added:
             return self._added[token].encode()
@@ -43,28 +57,39 @@ class Spelling:
         if written is None:
             return b""
         if self._byte_level:
-            return b"".join(_BYTES.get(letter) or letter.encode() for letter in written)
-        if self._byte_fallback and (byte := _BYTE.fullmatch(written)):
+            return byte_level(written)
+        if self._byte_fallback and (byte := BYTE_TOKEN.fullmatch(written)):
             return bytes([int(byte[1], 16)])
         if self._word_piece:
             written = written.removeprefix("##")
         return (written.replace("\u2581", " ") if self._marked else written).encode()
 
 
-def _kinds(fast: Any) -> set[str]:
-    """The types of the tokenizer's decoder and its parts."""
-    if fast.decoder is None:
-        return set()
-    state = json.loads(fast.decoder.__getstate__())
-    return {part["type"] for part in (state, *state.get("decoders", ()))}
+def byte_level(written: str) -> bytes:
+    """The bytes of a token of a byte-level vocabulary; of one that is written in other letters,
+    as added ones may be, its text."""
+    try:
+        return bytes([_BYTES[letter] for letter in written])
+    except KeyError:
+        return written.encode()
 
 
-def _byte_letters() -> dict[str, bytes]:
+def steps(part: Any) -> list[dict[str, Any]]:
+    """What a part of a tokenizer (decoder, normalizer, pre-tokenizer) does, as in its file."""
+    if part is None:
+        return []
+    state = json.loads(part.__getstate__())
+    if state["type"] != "Sequence":
+        return [state]
+    return next(value for value in state.values() if isinstance(value, list))
+
+
+def _byte_letters() -> dict[str, int]:
     """GPT-2's writing of bytes: printable ones stand for themselves, the others for U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    letters = {chr(byte): bytes([byte]) for byte in printable}
+    letters = {chr(byte): byte for byte in printable}
     others = [byte for byte in range(256) if byte not in printable]
-    return letters | {chr(0x100 + place): bytes([byte]) for place, byte in enumerate(others)}
+    return letters | {chr(0x100 + place): byte for place, byte in enumerate(others)}
 
 
 _BYTES = _byte_letters()

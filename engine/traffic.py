@@ -76,8 +76,9 @@ def write(connection: Connection, outbox: Outbox, pulse: Pulse, inbox: Inbox) ->
         log.info("the client has gone")
     except Exception:
         log.exception("a message could not be sent")
-    outbox.close()
-    inbox.close()
+    finally:
+        outbox.close()
+        inbox.close()
 
 
 def read(
@@ -112,7 +113,8 @@ def read(
                     inbox.put(message)
     except Exception:
         log.exception("closing the connection")
-    inbox.close()
+    finally:  # whatever ends this thread, the engine does not serve on without it
+        inbox.close()
 
 
 def reply(call: Call, engine: Engine, text: Text, outbox: Outbox) -> None:
@@ -121,6 +123,8 @@ def reply(call: Call, engine: Engine, text: Text, outbox: Outbox) -> None:
         outbox.put(Reply(call.call, answer(call.body, engine, text)))
     except RequestError as error:
         outbox.put(Reply(call.call, None, error.code, error.message))
-    except Exception:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # a panic of a library in Rust is no Exception
         log.exception("a call failed")
         outbox.put(Reply(call.call, None, "internal", "the engine failed to answer."))

@@ -1,10 +1,10 @@
-"""Verifies a step in one forward, or in smaller ones when the device runs out of memory."""
+"""Verifies a step in one forward, or in smaller ones when that fails."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -19,20 +19,24 @@ RELAX_STEPS = 256
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """results: of every chunk that ran. shortage: memory was short, so no draft was verified.
-    unfit: ids of requests whose rows do not fit even alone."""
+    """results: of every chunk that ran. split: the step did not run in one forward, so no draft was
+    verified. unfit: ids of requests whose rows do not fit even alone. broken: request id -> what
+    its rows alone raise."""
 
     results: list[Verified]
-    shortage: bool = False
+    split: bool = False
     unfit: tuple[int, ...] = ()
+    broken: dict[int, Exception] = field(default_factory=dict)
 
 
 class Verification:
     """A shortage of memory first drops the step's drafts, then splits the batch, then gives up the
-    one request that does not fit. Nothing is committed before, so every attempt starts afresh; the
-    rows that ran are written again.
+    one request that does not fit. Any other error splits the batch too, down to the requests
+    whose rows cause it. Nothing is committed before, so every attempt starts afresh; the rows that
+    ran are written again.
 
-    The rows of a forward stay limited for a while, so that the next steps do not run into it."""
+    After a shortage the rows of a forward stay limited for a while, so that the next steps do not
+    run into it."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -46,38 +50,53 @@ class Verification:
         return self._limit
 
     def run(self, chunks: Sequence[Chunk]) -> Verdict:
-        """Verify the chunks of one step. Raises what the executor raises, except for memory."""
+        """Verify the chunks of one step. Raises what the executor raises when the device is lost,
+        or when no chunk at all can run."""
         self._relax()
-        rows = _rows(chunks)
-        if self._limit is None or rows <= self._limit:
+        first: Exception | None = None
+        if self._limit is None or _rows(chunks) <= self._limit:
             try:
                 return Verdict(self._executor.verify(chunks).result())
             except Exception as error:
-                if not is_shortage(error):
-                    raise
-            self._shrink(rows)  # outside the handler, which would keep the tensors alive
-        plain = [_plain(chunk) for chunk in chunks]
+                first = self._note(error, chunks)
         results: list[Verified] = []
         unfit: list[int] = []
-        pending = [plain]
+        broken: dict[int, Exception] = {}
+        pending = [[_plain(chunk) for chunk in chunks]]
         while pending:
             part = pending.pop(0)
-            rows = _rows(part)
-            if self._limit is None or rows <= self._limit or not _halves(part):
+            halves = _halves(part)
+            error: Exception | None = None
+            if self._limit is None or _rows(part) <= self._limit or not halves:
                 try:
                     results.extend(self._executor.verify(part).result())
                     continue
-                except Exception as error:
-                    if not is_shortage(error):
-                        raise
-                self._shrink(rows)
-            halves = _halves(part)
-            if halves:
+                except Exception as raised:
+                    error = self._note(raised, part)
+            if halves and (len(part) > 1 or error is None or is_shortage(error)):
                 pending[:0] = halves
+                continue
+            assert error is not None
+            request = part[0].request
+            if is_shortage(error):
+                unfit.append(request)
             else:
-                unfit.append(part[0].request)
-                pending = [kept for one in pending if (kept := _without(one, part[0].request))]
-        return Verdict(results, True, tuple(unfit))
+                broken[request] = error
+            pending = [kept for one in pending if (kept := _without(one, request))]
+        if first is not None and len(broken) == len(chunks):
+            raise first
+        return Verdict(results, True, tuple(unfit), broken)
+
+    def _note(self, error: Exception, chunks: Sequence[Chunk]) -> Exception:
+        """Take a failed forward in. Raises the error when the device is lost. The traceback goes:
+        it would keep the tensors of the forward alive."""
+        if is_lost(error):
+            raise error
+        if is_shortage(error):
+            self._shrink(_rows(chunks))
+        else:
+            log.error("a forward of %d rows failed", _rows(chunks), exc_info=error)
+        return error.with_traceback(None)
 
     def _shrink(self, rows: int) -> None:
         self._highest = max(self._highest, rows)
@@ -110,6 +129,14 @@ def is_shortage(error: BaseException) -> bool:
     text = str(error)
     return isinstance(error, RuntimeError) and (
         "can't allocate memory" in text or "not enough memory" in text or "out of memory" in text
+    )
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the device is of no more use to this process (a CUDA error that sticks)."""
+    kind = getattr(torch, "AcceleratorError", None)  # older versions raise RuntimeError
+    return not is_shortage(error) and (
+        (kind is not None and isinstance(error, kind)) or "CUDA error" in str(error)
     )
 
 

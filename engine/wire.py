@@ -117,10 +117,12 @@ class GetWhatIf(msgspec.Struct, frozen=True, tag="get_what_if"):
 
 
 class Tokenize(msgspec.Struct, frozen=True, tag="tokenize"):
-    """Reply: {"tokens": [int]}. One of prompt and messages is set."""
+    """Reply: {"tokens": [int]}. One of prompt and messages is set. add_special_tokens: those that
+    the tokenizer puts around a text; None as in a Submit: for a prompt, not for messages."""
 
     prompt: str | None = None
     messages: tuple[Message, ...] | None = None
+    add_special_tokens: bool | None = None
 
 
 class Detokenize(msgspec.Struct, frozen=True, tag="detokenize"):
@@ -227,7 +229,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
 
 class Delta(msgspec.Struct, frozen=True):
     """What one step gave one request. text is the concatenation of the pieces' texts.
-    drafted and accepted are this step's counts for the request."""
+    drafted and accepted are the counts of the steps whose text it releases."""
 
     id: str
     text: str

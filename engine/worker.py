@@ -1,8 +1,9 @@
 """The engine process: `python -m engine.worker --socket PATH --config JSON`.
 
-Listens on a Unix socket (mode 0600), serves one client, and ends when that client goes. Three
-threads: one reads and tokenises, one runs the loop, one writes and sends heartbeats; bounded
-queues are the only meeting points. SIGUSR1 writes the stacks of all threads to standard error."""
+Listens on a Unix socket (mode 0600), serves one client, and ends when that client goes. One thread
+reads and tokenises, one runs the loop, one writes and sends heartbeats, and two compile grammars
+once there are any; bounded queues are the only meeting points. SIGUSR1 writes the stacks of all
+threads to standard error."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
 import time
 from typing import Any
@@ -84,7 +86,15 @@ def _use_wal(cursor: Any, wait_s: float) -> None:
 
 
 def set_pragmas(engine: Engine, busy_timeout_ms: int) -> None:
-    """Sets up every SQLite connection that the engine makes."""
+    """Sets up every SQLite connection that the engine makes. A new file is for its owner only, as
+    are then the -wal and -shm files, which take its mode; that of an old file stays."""
+
+    @event.listens_for(engine, "do_connect")
+    def on_first(_dialect: Any, _record: Any, arguments: Any, _options: Any) -> None:
+        name = str(arguments[0]) if arguments else ":memory:"
+        if not name.startswith((":", "file:")):
+            with contextlib.suppress(OSError):  # it is there, or SQLite says what is wrong
+                os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
     @event.listens_for(engine, "connect")
     def on_connect(connection: Any, _record: object) -> None:

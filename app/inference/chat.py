@@ -125,6 +125,7 @@ class _Shape:
         self._data = data
         self._options = options
         self._prompt_ids = prompt_ids
+        self._parted: set[int] = set()  # choices that a chunk had tokens of
 
     def whole(self, outcomes: list[Outcome]) -> dict[str, Any]:
         choices = [
@@ -150,11 +151,15 @@ class _Shape:
             more["x_spec"] = numbers.provenance(delta)
         if not (delta.text or more or self._data.logprobs):
             return None
+        self._parted.add(index)
         found = self._logprobs(delta.pieces)
         return self._chunk(index, {"content": delta.text}, logprobs=found, **more)
 
     def end(self, index: int, end: Finished) -> dict[str, Any]:
-        return self._chunk(index, {}, finish_reason=end.finish_reason, stop_reason=end.stop)
+        more: dict[str, Any] = {}
+        if index not in self._parted:  # as a whole answer without tokens has it
+            more = {"logprobs": self._logprobs(()), **self._token_ids(())}
+        return self._chunk(index, {}, finish_reason=end.finish_reason, stop_reason=end.stop, **more)
 
     def _chunk(self, index: int, delta: dict[str, Any], **more: Any) -> dict[str, Any]:
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None, **more}

@@ -166,6 +166,7 @@ class _Shape:
         self._options = options
         self._read = read
         self._logprobs = [TextLogprobs() for _ in range(choices)]
+        self._parted: set[int] = set()  # choices that a chunk had tokens of
 
     def whole(self, outcomes: list[Outcome]) -> dict[str, Any]:
         choices: list[dict[str, Any]] = []
@@ -199,10 +200,14 @@ class _Shape:
         found = self._output(index, delta.pieces)
         if not (delta.text or found or more):
             return None
+        self._parted.add(index)
         return self._chunk(index, delta.text, logprobs=found, **more)
 
     def end(self, index: int, end: Finished) -> dict[str, Any]:
-        return self._chunk(index, "", finish_reason=end.finish_reason, stop_reason=end.stop)
+        more: dict[str, Any] = {}
+        if index not in self._parted:  # as a whole answer without tokens has it
+            more = {"logprobs": self._output(index, ()), **self._token_ids(())}
+        return self._chunk(index, "", finish_reason=end.finish_reason, stop_reason=end.stop, **more)
 
     def _chunk(self, index: int, text: str, **more: Any) -> dict[str, Any]:
         choice = {"index": index, "text": text, "logprobs": None, "finish_reason": None, **more}

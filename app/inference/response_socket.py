@@ -13,7 +13,7 @@ import msgspec
 from litestar import WebSocket, websocket
 from litestar.di import NamedDependency
 
-from app.errors import ApiError, as_api_error, bad_request
+from app.errors import ApiError, as_api_error, bad_request, invalid_json
 from app.inference.limits import MAX_BODY_BYTES
 from app.inference.response_events import Event, error_event
 from app.inference.response_schema import ResponseRequest
@@ -106,9 +106,7 @@ class _Session:
         try:
             event = msgspec.json.decode(data)
         except msgspec.DecodeError as error:
-            raise bad_request(
-                f"The event is not valid JSON ({error}).", code="invalid_json"
-            ) from None
+            raise invalid_json("The event", str(error), data) from None
         kind = event.get("type") if isinstance(event, dict) else None
         match kind:
             case "response.create":

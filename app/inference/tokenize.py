@@ -18,11 +18,13 @@ from engine.wire import Detokenize, Tokenize
 
 
 class TokenizeRequest(msgspec.Struct):
-    """One of prompt and messages; messages go through the chat template."""
+    """One of prompt and messages; messages go through the chat template. add_special_tokens: those
+    that the tokenizer puts around a text; by default for prompts only, as templates write them."""
 
     model: Name | None = None
     prompt: str | None = None
     messages: list[InputMessage] | None = None
+    add_special_tokens: bool | None = None
 
 
 class DetokenizeRequest(msgspec.Struct):
@@ -47,7 +49,7 @@ async def tokenize(
     if (data.prompt is None) == (data.messages is None):
         raise bad_request("Give exactly one of prompt and messages.", "prompt")
     messages = chat_messages(data.messages, "messages") if data.messages is not None else None
-    result = await service.call(Tokenize(data.prompt, messages))
+    result = await service.call(Tokenize(data.prompt, messages, data.add_special_tokens))
     tokens = result["tokens"]
     hello = service.engine.hello
     return {

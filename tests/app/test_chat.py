@@ -261,6 +261,10 @@ def test_tokenize_and_detokenize(api: Api):
     assert tokens == {"tokens": [104, 105], "count": 2, "max_model_len": 512}
     text = api.client.post("/detokenize", json={"tokens": tokens["tokens"]}).json()
     assert text["prompt"] == "hi"
+    asked = {"prompt": "hi", "add_special_tokens": False}
+    assert api.client.post("/tokenize", json=asked).json() == tokens
+    wrong = api.client.post("/tokenize", json={"prompt": "hi", "add_special_tokens": "no"})
+    assert wrong.status_code == 400
     refused = api.client.post("/tokenize", json={})
     assert refused.json()["error"]["param"] == "prompt"
 

@@ -52,9 +52,15 @@ class Simulation:
     text before it, whatever pages it came through, and that all pages add up."""
 
     def __init__(
-        self, pages: int, max_batch: int, chunk_rows: int, scope: Scope = "shared"
+        self,
+        pages: int,
+        max_batch: int,
+        chunk_rows: int,
+        scope: Scope = "shared",
+        in_place: bool = False,
     ) -> None:
-        self.scheduler = Scheduler(Pages(pages, PAGE), max_batch, 10_000, chunk_rows, scope)
+        pool = Pages(pages, PAGE, in_place=in_place)
+        self.scheduler = Scheduler(pool, max_batch, 10_000, chunk_rows, scope)
         self.slots: list[int | None] = [None] * (pages * PAGE)
         self.ended: list[Request] = []
         self._made = 0

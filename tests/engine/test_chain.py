@@ -16,6 +16,7 @@ from engine.batch import Chunk, pack
 from engine.chain import Chain
 from engine.draw import Draw
 from engine.executor import Executor
+from engine.masks import mask_pairs
 from engine.penalties import Penalties
 from engine.wire import Failed, Finished
 from tests.engine.scripted import Harness, NoAttention, ScriptedDrafter
@@ -241,6 +242,36 @@ def test_min_tokens_masks_the_ends_until_so_many_are_out(most: int) -> None:
     harness.drain()
     assert request.tokens[1:].index(2) == 6
     assert request.produced == 7
+
+
+class Looked(list[int]):
+    """A history that counts the tokens read of it."""
+
+    read = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        found = super().__getitem__(place)
+        self.read += len(found) if isinstance(place, slice) else 1
+        return found
+
+
+@pytest.mark.parametrize("words", [(), ((4,),), ((1, 2), (3, 1, 2))])
+@pytest.mark.parametrize("least", [0, 5, 4000])
+def test_masks_read_no_more_of_a_long_text_than_they_need(
+    words: tuple[tuple[int, ...], ...], least: int
+) -> None:
+    history = Looked([0] * 1000 + [3, 1])
+    draw = Draw(bad_words=words, min_tokens=least, end_ids=(7,))
+    chunk = Chunk(1, [1, 2], 0, [0], draw, drafted=1, history=history, prompt_length=10)
+    logits = torch.zeros(2, SIZE)
+    mask_pairs(logits, [chunk], [range(2)], CPU)
+    assert history.read <= 2
+    expected = {(0, 2)} if len(words) == 2 else set()
+    if least == 4000:
+        expected |= {(0, 7), (1, 7)}
+    assert {
+        (row, one) for row in range(2) for one in range(SIZE) if logits[row, one] < 0
+    } == expected
 
 
 def test_a_row_with_nothing_left_ends_that_request_with_the_reason() -> None:

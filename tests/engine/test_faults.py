@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
 from controller.contract import ShadowScore
+from engine.drafts import Draft
+from engine.draw import Draw
 from engine.loop import MOST_FAILURES
 from engine.request import Request
-from engine.wire import Failed, Finished
+from engine.wire import Deltas, Failed, Finished
 from tests.engine.scripted import Harness, ScriptedDrafter
 
 
@@ -65,7 +68,7 @@ def test_a_failed_forward_ends_its_requests_and_the_engine_goes_on() -> None:
 
     def sometimes(token: int, position: int) -> list[float]:
         if fail[0]:
-            raise RuntimeError("out of memory")
+            raise RuntimeError("a kernel's bug")
         return logits(token, position)
 
     harness = Harness(5, sometimes, pages=8)
@@ -108,13 +111,84 @@ def test_steps_that_keep_failing_end_the_process_so_that_it_is_restarted() -> No
         raise RuntimeError("device lost")
 
     harness = Harness(5, lost)
+    first = harness.add([1], 10)
     for _ in range(MOST_FAILURES - 1):
-        harness.add([1], 10)
-        harness.drain()
-    last = harness.add([1], 10)
+        harness.engine.step()
+    assert isinstance(harness.end(first), Failed)  # it was tried twice
+    waiting = harness.add([1], 10)
     with pytest.raises(RuntimeError, match="device lost"):
         harness.engine.step()
-    assert isinstance(harness.end(last), Failed)
+    with pytest.raises(AssertionError, match="has not ended"):
+        harness.end(waiting)  # the next process goes on with it
+
+
+def test_a_lost_device_ends_the_process_at_once() -> None:
+    def lost(token: int, position: int) -> list[float]:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    harness = Harness(5, lost)
+    harness.add([1], 10)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        harness.engine.step()
+
+
+def test_rows_that_cannot_be_computed_end_their_request_and_no_other() -> None:
+    def picky(token: int, position: int) -> list[float]:
+        if position == 30:
+            raise RuntimeError("a kernel's bug")
+        return logits(token, position)
+
+    plain = Harness(5, logits)
+    wanted = [plain.add([one], 20) for one in (0, 1, 2)]
+    plain.drain()
+    harness = Harness(
+        5, picky, [ScriptedDrafter(lambda t, n: [0] * n, "a")], lambda s, r, n: ("a", 2)
+    )
+    kept = [harness.add([one], 20) for one in (0, 1, 2)]
+    bad = harness.add([1] * 25, 20)
+    harness.drain()
+    assert isinstance(harness.end(bad), Failed)
+    for request, other in zip(kept, wanted, strict=True):
+        assert isinstance(harness.end(request), Finished)
+        assert request.tokens == other.tokens
+
+
+def test_a_failed_step_is_tried_again_for_requests_without_output() -> None:
+    fails = iter([True, True])
+
+    def once(token: int, position: int) -> list[float]:
+        if next(fails, False):
+            raise RuntimeError("a passing fault")
+        return logits(token, position)
+
+    harness = Harness(5, once)
+    request = harness.add([1], 10)
+    harness.drain()
+    assert isinstance(harness.end(request), Finished)
+    assert request.produced == 10
+
+
+def test_drafters_that_fail_to_forget_lose_no_end() -> None:
+    class Clinging(ScriptedDrafter):
+        def forget(self, request: int) -> None:
+            raise RuntimeError("a bug")
+
+    harness = Harness(5, logits, [Clinging(lambda t, n: [0] * n, "a")])
+    request = harness.add([1], 10)
+    harness.drain()
+    assert isinstance(harness.end(request), Finished)
+
+
+def test_a_drafter_that_answers_for_too_few_requests_costs_only_its_drafts() -> None:
+    class Short(ScriptedDrafter):
+        def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> list[Draft]:
+            return super().propose(requests, lengths)[:1]
+
+    harness = Harness(5, logits, [Short(lambda t, n: [0] * n, "a")], lambda s, r, n: ("a", 4))
+    requests = [harness.add([1], 10), harness.add([2], 10)]
+    harness.drain()
+    assert all(isinstance(harness.end(request), Finished) for request in requests)
+    assert [request.produced for request in requests] == [10, 10]
 
 
 def test_a_drafter_that_fails_to_follow_one_request_ends_that_request_only() -> None:
@@ -145,6 +219,22 @@ def test_a_drafter_that_fails_to_follow_one_request_ends_that_request_only() -> 
     assert harness.engine.scheduler.pages.free == 64
 
 
+def test_a_panic_of_a_compiled_library_ends_only_its_request() -> None:
+    class Panic(BaseException):
+        pass
+
+    class Panicking(ScriptedDrafter):
+        def admit(self, request: Request) -> None:
+            if request.id == 2:
+                raise Panic
+
+    harness = Harness(5, logits, [Panicking(lambda t, n: [0] * n, "a")])
+    kept, lost = harness.add([1], 10), harness.add([1], 10)
+    harness.drain()
+    assert isinstance(harness.end(kept), Finished)
+    assert isinstance(harness.end(lost), Failed)
+
+
 def test_a_burst_on_an_idle_engine_may_fill_the_batch_and_the_queue() -> None:
     harness = Harness(5, logits, max_waiting=0, max_batch=2)
     requests = [harness.add([1], 3) for _ in range(3)]
@@ -154,3 +244,87 @@ def test_a_burst_on_an_idle_engine_may_fill_the_batch_and_the_queue() -> None:
         True,
         False,
     ]
+
+
+def after(rows: dict[int, list[float]]) -> Callable[[int, int], list[float]]:
+    """The next token's logits depend on the last token alone."""
+    return lambda token, position: list(rows.get(token, [0.0] * 5))
+
+
+def favourite(token: int) -> list[float]:
+    return [2.0 if k == token else 0.0 for k in range(5)]
+
+
+BROKEN = [1.0, float("nan"), 0.0, 0.0, 0.0]
+CLOSING = Draw(allowed_token_ids=(3, 4), bad_words=((4, 3), (4, 4)))
+"""Nothing may follow token 4."""
+
+
+def drafted_from(rows: dict[int, list[float]], length: int, draft: list[int]) -> Harness:
+    """Every step drafts the tokens of `draft` that come after the text, as far as they go."""
+
+    def script(tokens: list[int], most: int) -> list[int]:
+        return draft[len(tokens) - 1 :][:most]
+
+    return Harness(5, after(rows), [ScriptedDrafter(script, "a")], lambda s, r, n: ("a", length))
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 3])
+@pytest.mark.parametrize("why", ["nothing left", "NaN"])
+@pytest.mark.parametrize("end", ["end", "stop token", "stop string", "length"])
+def test_rows_after_the_token_that_ends_a_request_cannot_fail_it(
+    length: int, why: str, end: str
+) -> None:
+    rows = {1: favourite(3), 3: favourite(4), 4: favourite(0) if why == "nothing left" else BROKEN}
+    harness = drafted_from(rows, length, [3, 4, 0, 0, 0])
+    draw = CLOSING if why == "nothing left" else Draw()
+    ids = frozenset({4})
+    request = {
+        "end": lambda: harness.add([1], 9, draw, end_ids=ids),
+        "stop token": lambda: harness.add([1], 9, draw, stop_token_ids=ids),
+        "stop string": lambda: harness.add([1], 9, draw, stop=["e"]),
+        "length": lambda: harness.add([1], 2, draw),
+    }[end]()
+    harness.drain()
+    finished = harness.end(request)
+    assert isinstance(finished, Finished)
+    assert finished.finish_reason == ("length" if end == "length" else "stop")
+    assert request.tokens == [1, 3, 4]
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 8])
+@pytest.mark.parametrize("seed", [None, 4])
+@pytest.mark.parametrize(
+    ("draw", "rows", "code"),
+    [
+        (CLOSING, {1: favourite(3), 3: favourite(4)}, "invalid_request"),
+        (Draw(), {1: favourite(3), 3: favourite(4), 4: BROKEN}, "internal"),
+        (Draw(bad_words=((0, 0),)), {1: favourite(3), 3: favourite(4), 4: BROKEN}, "internal"),
+    ],
+)
+def test_what_comes_before_a_row_without_a_token_is_streamed_first_whatever_the_drafts(
+    length: int, seed: int | None, draw: Draw, rows: dict[int, list[float]], code: str
+) -> None:
+    harness = drafted_from(rows, length, [3, 4, 0, 0, 0, 0, 0, 0])
+    if seed is not None:
+        draw = replace(draw, temperature=0.1, seed=seed)
+    request = harness.add([1], 9, draw)
+    kept = harness.add([0], 9)
+    harness.drain()
+    failed = harness.end(request)
+    assert isinstance(failed, Failed)
+    assert failed.code == code
+    before = harness.events[: harness.events.index(failed)]
+    streamed = [
+        piece.token
+        for event in before
+        if isinstance(event, Deltas)
+        for delta in event.items
+        if delta.id == request.name
+        for piece in delta.pieces
+    ]
+    assert streamed == [3, 4] == request.tokens[1:]
+    assert isinstance(harness.end(kept), Finished)
+    cells = [one for step in harness.controller.outcomes for one in step.per_request]
+    assert all(one.committed == one.accepted + 1 or one.cut for one in cells)
+    assert request.accepted <= request.drafted

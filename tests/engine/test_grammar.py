@@ -246,8 +246,11 @@ def test_ignore_eos_goes_on_while_the_grammar_lets_it(compiler: Compiler) -> Non
 
 
 def test_committing_what_the_mask_forbids_is_an_error_of_that_request(compiler: Compiler) -> None:
-    with pytest.raises(RequestError):
-        constrained(compiler, Grammar("regex", "ab")).advance(encode("x")[0])
+    constraint = constrained(compiler, Grammar("regex", "ab"))
+    constraint.advance(encode("x")[0])
+    for _ in range(2):
+        with pytest.raises(RequestError, match="cannot follow"):
+            constraint.admit(Draft(encode("b")))
 
 
 def test_a_used_up_lexer_is_renewed_without_losing_the_place(compiler: Compiler) -> None:
@@ -260,6 +263,69 @@ def test_a_used_up_lexer_is_renewed_without_losing_the_place(compiler: Compiler)
         committed.append(token)
         second.advance(token)
         assert allowed(second.admit(Draft())[1]) == following(compiler, grammar, committed)
+
+
+@pytest.mark.parametrize("lawful", [False, True])
+def test_a_draft_that_uses_up_the_lexer_is_cut_and_costs_the_request_nothing(
+    compiler: Compiler, lawful: bool
+) -> None:
+    grammar = Grammar("regex", r"(.*b.{12}a|.*a.{13}d)+")
+    chance = torch.Generator().manual_seed(0)
+    letters = encode("abcd")
+    path = [letters[i] for i in torch.randint(4, (MAX_STATES,), generator=chance).tolist()]
+    q = torch.full((1, SIZE), 1 / SIZE).expand(len(path), -1) if lawful else None
+    constraint = constrained(compiler, grammar)
+    committed: list[int] = []
+    draft = Draft(path)
+    for token in encode("abcdab"):
+        draft, mask = constraint.admit(Draft(path, q))
+        assert len(draft) < len(path), "the limit was not met"
+        assert mask.shape == (1 + len(draft), (SIZE + 31) // 32)
+        assert allowed(mask) == following(compiler, grammar, committed)
+        assert not len(draft) or not allowed(mask, len(draft)), "nothing is known there"
+        committed.append(token)
+        constraint.advance(token)
+    assert len(draft) == 0, "it broke the matcher in every step"
+
+
+@pytest.mark.parametrize("lawful", [False, True])
+def test_a_dead_end_on_a_draft_ends_the_draft_only(letters: Compiler, lawful: bool) -> None:
+    q = torch.full((3, 5), 0.2) if lawful else None
+    constraint = constrained(letters, Grammar("regex", "a(b|cz)"))
+    draft, mask = constraint.admit(Draft([0, 2, 3], q))  # no token is or begins with a z
+    assert draft.tokens == [0, 2]
+    assert [{t for t in range(5) if row >> t & 1} for row in mask[:, 0].tolist()] == [
+        {0},
+        {1, 2},
+        set(),
+    ]
+    constraint.advance(0)
+    constraint.advance(1)
+    assert constraint.admit(Draft())[1].tolist() == [[1 << 4]]
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 3])
+@pytest.mark.parametrize(("favourite", "end"), [(1, Finished), (2, Failed)])
+def test_only_a_dead_end_that_is_reached_ends_the_request_whatever_the_drafts(
+    letters: Compiler, length: int, favourite: int, end: type
+) -> None:
+    """a, then b or c into the dead end, whichever the target likes better."""
+
+    def likes(token: int, position: int) -> list[float]:
+        return [2.0 if other == favourite else 0.0 for other in range(5)]
+
+    def into_it(tokens: list[int], most: int) -> list[int]:
+        return [0, 2, 3, 3][len(tokens) - 1 :][:most]
+
+    run = Harness(5, likes, [ScriptedDrafter(into_it, "a")], lambda s, r, n: ("a", length))
+    request = run.add([3], 9, end_ids=frozenset({4}))
+    request.constraint = constrained(letters, Grammar("regex", "a(b|cz)"))
+    run.drain()
+    last = run.end(request)
+    assert isinstance(last, end)
+    streamed = [piece.token for piece in run.pieces(request)]
+    assert streamed == ([0, 1, 4] if favourite == 1 else [0, 2])
+    assert run.events[-1] is last, "something was streamed after the end"
 
 
 def wander(constraint: Constraint, letters: Sequence[int]) -> None:
@@ -355,7 +421,7 @@ def step(
             )
         )
     for result in executor.verify(chunks).result():
-        assert result.sound
+        assert result.bad is None
         for token in result.tokens[: result.accepted + 1]:
             texts[result.request].append(token)
             constraints[result.request].advance(token)

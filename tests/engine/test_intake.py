@@ -10,7 +10,7 @@ from controller.contract import Wish
 from engine.build import Target
 from engine.errors import RequestError
 from engine.intake import MAX_PROMPT_ALTERNATIVES, Intake, Limits
-from engine.wire import Sampling, Submit
+from engine.wire import Message, Sampling, Submit
 
 CONTEXT = 8192
 
@@ -101,6 +101,43 @@ def test_prompt_log_probabilities_must_fit_one_message(target: Target) -> None:
     with pytest.raises(RequestError, match="ask for fewer"):
         intake.request(asked)
     assert intake.request(Submit("a", Sampling(prompt_logprobs=19), prompt_ids=(5,) * long))
+
+
+@pytest.mark.parametrize("field", ["prompt", "messages"])
+def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(
+    target: Target, field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = 64
+    limits = Limits(context, 2 * context, 16, target.loaded.decoder.shape.vocabulary)
+    intake = Intake(target.text, limits, frozenset(), lambda name: True, lambda sampling: None)
+    each = target.text.most_bytes
+    assert each is not None
+
+    def asked(size: int) -> Submit:
+        given: Any = "x" * size
+        if field == "messages":
+            given = (Message("user", given),)
+        return Submit("a", Sampling(), **{field: given})
+
+    for size in (context * each // 2, context * each + 1):
+        with pytest.raises(RequestError) as caught:
+            intake.request(asked(size))
+        assert (caught.value.code, caught.value.param) == ("context_length_exceeded", field)
+        assert f"limit is {context} tokens for prompt and answer together" in caught.value.message
+    monkeypatch.setattr(target.text, "encode", lambda text: pytest.fail("it was encoded"))
+    monkeypatch.setattr(target.text, "encode_whole", lambda text: pytest.fail("it was encoded"))
+    with pytest.raises(RequestError, match=f"bytes, more than {context * each}"):
+        intake.request(asked(context * each + 1))
+
+
+def test_a_text_of_the_longest_tokens_is_taken(target: Target) -> None:
+    spell = target.text.spell
+    longest = max(range(49_152), key=spell.length)
+    prompt = spell(longest)[0] * 10
+    count = len(target.text.encode(prompt))
+    limits = Limits(count + 1, count + 1, 16, 49_152)
+    intake = Intake(target.text, limits, frozenset(), lambda name: True, lambda sampling: None)
+    assert intake.request(Submit("a", Sampling(), prompt=prompt)).prompt_length == count
 
 
 def test_the_widest_values_are_taken(intake: Intake, target: Target) -> None:

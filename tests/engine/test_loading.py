@@ -89,6 +89,19 @@ def test_a_folder_serves_whether_its_weights_are_one_file_or_shards(folder: Path
     assert serve(folder) == whole
 
 
+def test_end_ids_that_the_model_has_no_logits_for_are_left_out_and_named(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    size = config["vocab_size"]
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, size, -1]}))
+    change_config(folder, eos_token_id=size + 5)
+    stop_ids = load(folder, CPU, 0).stop_ids
+    assert 3 in stop_ids
+    assert all(0 <= token < size for token in stop_ids)
+    assert f"ignored end-of-sequence ids [-1, {size}, {size + 5}]" in caplog.text
+
+
 def test_a_family_outside_the_lean_decoder_serves(folder: Path) -> None:
     vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
     tiny("gpt_oss", vocab_size=vocabulary).save_pretrained(folder)

@@ -76,7 +76,7 @@ def test_of_several_stop_strings_the_one_completed_first_wins(
     stops: list[str], whole: bool
 ) -> None:
     output = Output(
-        one_token_of("abc") if whole else PlainText(),  # pyright: ignore[reportArgumentType]
+        one_token_of("abc") if whole else PlainText(),
         stop=stops,
         end_ids=frozenset(),
         stop_token_ids=frozenset(),
@@ -194,6 +194,30 @@ def test_provenance_names_accepted_correction_bonus_and_plain() -> None:
     assert end.speculation.histogram[:3] == (3, 0, 1)
 
 
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 5, 16])
+@pytest.mark.parametrize("period", [1, 2, 3])
+@pytest.mark.parametrize("stop", ["cdefgx", "fgx", "ghijklmnopqrx", "yz"])
+def test_a_step_whose_text_is_held_back_counts_with_the_text(
+    length: int, period: int, stop: str
+) -> None:
+    """No delta shows more accepted tokens than it counts, and all together count everything."""
+    run = Harness(
+        26,
+        count_up,
+        [ScriptedDrafter(following, "a")],
+        lambda step, r, n: ("a", length) if step % period == 0 else ("none", 0),
+    )
+    request = run.add([0], 22, stop=[stop])
+    run.drain()
+    deltas = [one for event in run.events if isinstance(event, Deltas) for one in event.items]
+    for delta in deltas:
+        shown = sum(piece.kind == "accepted" for piece in delta.pieces)
+        assert shown <= delta.accepted <= delta.drafted
+        assert (delta.drafter == "a") == (delta.drafted > 0)
+    assert sum(delta.drafted for delta in deltas) == request.drafted
+    assert sum(delta.accepted for delta in deltas) == request.accepted
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     letters=st.lists(st.integers(0, 2), min_size=1, max_size=30),
@@ -202,7 +226,7 @@ def test_provenance_names_accepted_correction_bonus_and_plain() -> None:
 def test_stop_strings_cut_where_a_plain_search_would(letters: list[int], stops: list[str]) -> None:
     plain: PlainText = PlainText()
     output = Output(
-        plain,  # pyright: ignore[reportArgumentType]  # a detokeniser of one letter a token
+        plain,  # a detokeniser of one letter a token
         stop=stops,
         end_ids=frozenset(),
         stop_token_ids=frozenset(),

@@ -184,9 +184,52 @@ def test_a_page_whose_content_is_forgotten_is_free() -> None:
     assert (pages.find(b"text"), pages.kept, pages.free) == (None, 0, 2)
 
 
+def scattered(in_place: bool) -> Pages:
+    """Four kept pages and four free ones, in turns."""
+    pages = Pages(8, 16, in_place=in_place)
+    for owner in range(8):
+        (page,) = pages.allocate(owner, 1) or []
+        if page % 2:
+            pages.name(page, bytes([page]))
+    for owner in range(8):
+        pages.release(owner)
+    assert (pages.free, pages.kept) == (8, 4)
+    return pages
+
+
+def test_kept_pages_give_way_to_a_run_only_where_attention_gains_from_one() -> None:
+    pages = scattered(in_place=False)
+    assert sorted(pages.allocate(9, 3, expected=6) or []) == [0, 2, 4]
+    assert pages.kept == 4, "content was lost for nothing"
+    pages.allocate(10, 3)
+    pages.check()
+    assert pages.kept == 2, "one page was free, two were wanted beside it"
+    pages = scattered(in_place=True)
+    assert pages.allocate(9, 3) == [0, 1, 2]
+    pages.check()
+    assert pages.kept < 4
+
+
+def test_what_a_request_could_have_is_what_it_gets_once_the_others_are_gone() -> None:
+    pages = Pages(12, 16)
+    for page in pages.allocate(1, 4) or []:
+        pages.name(page, bytes([page]))
+    pages.allocate(2, 2, shared=[0, 1])
+    pages.allocate(3, 1, shared=[0, 1, 2, 3])
+    assert pages.obtainable([2], []) == 5 + 2
+    assert pages.obtainable([2, 3], []) == 5 + 3
+    assert pages.obtainable([1], []) == 5, "what others share stays"
+    assert pages.obtainable([1, 2, 3], []) == 12
+    assert pages.obtainable([1, 2, 3], [0, 1, 2]) == 9
+    for owner in (1, 2, 3):
+        pages.release(owner)
+    assert pages.allocate(9, 10, shared=[0, 1, 2]) is None
+    assert pages.allocate(9, 9, shared=[0, 1, 2]) is not None
+
+
 @given(st.data())
 def test_pages_add_up_through_sharing_growth_and_eviction(data: st.DataObject) -> None:
-    pages = Pages(data.draw(st.integers(1, 24)), 16)
+    pages = Pages(data.draw(st.integers(1, 24)), 16, in_place=data.draw(st.booleans()))
     held: dict[int, list[int]] = {}
     names = 0
     for owner in range(data.draw(st.integers(0, 40))):
@@ -196,7 +239,10 @@ def test_pages_add_up_through_sharing_growth_and_eviction(data: st.DataObject) -
         if act == "allocate" or one is None:
             got = pages.allocate(owner, count, expected=2 * count)
         elif act == "share":
-            got = pages.allocate(owner, count, shared=held[one][:count])
+            shared = held[one][:count]
+            room = pages.obtainable([], shared)
+            got = pages.allocate(owner, count, shared=shared)
+            assert (got is not None) == (count <= room)
         else:
             got = None
             if act == "grow":

@@ -113,6 +113,23 @@ def test_what_a_failed_request_computed_is_not_found() -> None:
     assert sim.scheduler.prefix_hit_tokens == 0
 
 
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_failed_request_takes_nothing_along_that_it_only_found(steps: int) -> None:
+    sim = simulation()
+    sim.add(PROMPT, 3)
+    sim.drain()
+    failed = sim.add([*PROMPT, 4, 4, 4, 4, 4], 9)
+    for _ in range(steps):
+        sim.step()
+    assert failed.cached_tokens == 12
+    sim.scheduler.remove(failed, sound=False)
+    sim.scheduler.pages.check()
+    third = sim.add([*PROMPT, 4, 4, 4, 4, 4], 9)
+    sim.drain()
+    assert third.cached_tokens == 12, "found pages were lost, or what failed is found"
+    assert third.tokens == third.tokens[:18] + continuation(third.tokens[:18], 9)
+
+
 def test_a_preempted_request_computes_only_what_was_evicted() -> None:
     sim = simulation(pages=12)
     first, second = sim.add([1] * 8, 36), sim.add([2] * 8, 30)

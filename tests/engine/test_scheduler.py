@@ -276,17 +276,6 @@ def test_short_prompts_cannot_starve_a_long_one_before_them() -> None:
     assert long.produced == 1
 
 
-def test_a_lower_batch_limit_preempts_the_last_ones() -> None:
-    harness = Harness(5, logits)
-    requests = [harness.add([1] * 4, 10) for _ in range(3)]
-    harness.engine.step()
-    harness.engine.scheduler.max_batch = 1
-    harness.engine.step()
-    assert harness.engine.scheduler.running == requests[:1]
-    harness.drain()
-    assert all(output(harness, request) == right([1] * 4, 10) for request in requests)
-
-
 def test_a_prompt_that_needs_the_whole_pool_is_not_passed_by_small_ones() -> None:
     harness = Harness(5, logits, pages=8)
     small = [harness.add([1] * 4, 8) for _ in range(2)]
@@ -311,3 +300,38 @@ def test_nobody_gives_way_to_a_request_that_would_not_fit_even_then() -> None:
     harness.drain()
     assert equal.preemptions == worse.preemptions == 0
     assert output(harness, better) == right([2] * 36, 4)
+
+
+def test_nobody_gives_way_for_pages_that_would_not_be_free_then() -> None:
+    """Two worse requests and an equal one share a prefix that the better one shares too: taking
+    the worse ones' places frees their own pages only."""
+    prefix = [1, 2, 3, 4] * 5
+    harness = Harness(5, logits, pages=16)
+    equal = harness.add([*prefix, 1], 8)
+    harness.engine.step()
+    worse = [harness.add([*prefix, token], 3, priority=1) for token in (2, 3)]
+    harness.engine.step()
+    assert all(one.pages[:5] == equal.pages[:5] for one in worse), "nothing is shared"
+    better = harness.add([*prefix, *[4] * 34], 2)
+    harness.engine.step()
+    assert better.admitted is None
+    harness.drain()
+    assert [one.preemptions for one in (equal, *worse)] == [0, 0, 0]
+    assert output(harness, better) == right([*prefix, *[4] * 34], 2)
+
+
+def test_kept_pages_that_a_request_would_use_again_do_not_count_as_room_for_it() -> None:
+    prefix = [1, 2, 3, 4] * 4
+    harness = Harness(5, logits, pages=12)
+    harness.add([*prefix, 1], 1)
+    harness.drain()
+    assert harness.engine.scheduler.pages.kept == 4
+    equal = harness.add([2] * 4, 12)
+    worse = harness.add([3] * 4, 8, priority=1)
+    harness.engine.step()
+    better = harness.add([*prefix, *[4] * 24], 2)
+    harness.engine.step()
+    assert better.admitted is None
+    harness.drain()
+    assert equal.preemptions == worse.preemptions == 0
+    assert output(harness, better) == right([*prefix, *[4] * 24], 2)

@@ -32,9 +32,10 @@ class Traffic(RuleBasedStateMachine):
         batch=st.integers(1, 6),
         chunk=st.integers(1, 12),
         scope=st.sampled_from(["shared", "tenant", "off"]),
+        in_place=st.booleans(),
     )
-    def start(self, batch: int, chunk: int, scope: Scope) -> None:
-        self.sim = Simulation(PAGES, batch, chunk, scope)
+    def start(self, batch: int, chunk: int, scope: Scope, in_place: bool) -> None:
+        self.sim = Simulation(PAGES, batch, chunk, scope, in_place)
 
     @rule(
         shared=st.integers(0, len(CONVERSATION)),
@@ -74,15 +75,11 @@ class Traffic(RuleBasedStateMachine):
         running = self.sim.scheduler.running
         if running:
             request = running[pick % len(running)]
-            for page in request.pages[: request.computed // 4]:
+            for page in request.pages[request.reused : request.computed // 4]:
                 if self.sim.scheduler.pages._holders[page] == 1:
                     self.sim.slots[page * 4 : page * 4 + 4] = [None] * 4
             self.sim.scheduler.remove(request, sound=False)
             self.cancelled.add(request.id)
-
-    @rule(batch=st.integers(1, 6))
-    def resize(self, batch: int) -> None:
-        self.sim.scheduler.max_batch = batch
 
     @rule(chance=st.randoms(use_true_random=False), steps=st.integers(1, 12))
     def run(self, chance: Random, steps: int) -> None:

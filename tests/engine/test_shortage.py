@@ -138,7 +138,7 @@ def test_drafting_comes_back_when_memory_does(monkeypatch: pytest.MonkeyPatch) -
 
 def test_other_errors_are_no_shortage(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_shortage(RuntimeError("shape mismatch"))
-    harness, _ = engine_on(1, monkeypatch, RuntimeError("shape mismatch"))
+    harness, _ = engine_on(0, monkeypatch, RuntimeError("shape mismatch"))
     request = harness.add([0], 8)
     harness.drain()
     end = harness.end(request)
