@@ -11,9 +11,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import cfunc, njit, types
-from numba.extending import intrinsic as _intrinsic
+
+from engine.intrinsics import OPTIONS, as_float, call, exp, load, pointer, shift, store
 
 ITEM = 6
 """int64 words of a work item: first row, rows, position of the first row, oldest visible
@@ -22,14 +22,8 @@ WORDS, TENSORS = 21, 10
 """int64 words of the arguments of one call, in the order in which `body` reads them; the first
 TENSORS of them are addresses and row strides of tensors."""
 
-intrinsic: Any = _intrinsic  # its first parameter, the typing context, is not the caller's
 _WORDS = types.CPointer(types.int64)
-_LOG2_E = np.float32(1.4426950408889634)
 _LOWEST = np.float32(-3.0e38)
-_OPTIONS: dict[str, Any] = {
-    "fastmath": {"contract", "reassoc", "nsz", "arcp"},
-    "error_model": "numpy",
-}
 
 
 @dataclass(frozen=True)
@@ -45,97 +39,6 @@ class Layout:
     bfloat16: bool
 
 
-@intrinsic
-def _pointer(typing: Any, address: Any, like: Any) -> Any:
-    """The address as a pointer to elements of the type of `like`."""
-    signature = types.CPointer(like)(types.int64, like)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
-
-    return signature, generate
-
-
-@intrinsic
-def _shift(typing: Any, pointer: Any, count: Any) -> Any:
-    """The pointer moved by count elements."""
-    signature = pointer(pointer, types.int64)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.gep(arguments[0], [arguments[1]])
-
-    return signature, generate
-
-
-@intrinsic
-def _float(typing: Any, value: Any) -> Any:
-    """uint32 as the float32 that it holds the bits of."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.FloatType())
-
-    return types.float32(types.uint32), generate
-
-
-@intrinsic
-def _call(typing: Any, address: Any) -> Any:
-    """The int that a C function without arguments returns."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = ir.FunctionType(ir.IntType(32), []).as_pointer()
-        return builder.call(builder.inttoptr(arguments[0], kind), [])
-
-    return types.int32(types.int64), generate
-
-
-@intrinsic
-def _load(typing: Any, stored: Any) -> Any:
-    """A stored number as float32: float32 itself, or uint16 that holds the bits of a bfloat16."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if stored == types.float32:
-            return arguments[0]
-        wide = ir.IntType(32)
-        bits = builder.shl(builder.zext(arguments[0], wide), ir.Constant(wide, 16))
-        return builder.bitcast(bits, ir.FloatType())
-
-    return types.float32(stored), generate
-
-
-@intrinsic
-def _store(typing: Any, value: Any, like: Any) -> Any:
-    """float32 as it is stored: the inverse of _load, rounded to the nearest, ties to even."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if like == types.float32:
-            return arguments[0]
-        wide, half = ir.IntType(32), ir.Constant(ir.IntType(32), 16)
-        bits = builder.bitcast(arguments[0], wide)
-        odd = builder.and_(builder.lshr(bits, half), ir.Constant(wide, 1))
-        rounded = builder.add(bits, builder.add(odd, ir.Constant(wide, 0x7FFF)))
-        return builder.trunc(builder.lshr(rounded, half), ir.IntType(16))
-
-    return like(types.float32, like), generate
-
-
-@njit(inline="always")
-def _exp(x: float) -> float:
-    """exp(x) for x <= 0, relative error below 3e-7: 2^n from the exponent's bits times a
-    polynomial for 2^f, f in [0, 1) (Taylor at 1/2, degree 7)."""
-    y = max(x * _LOG2_E, np.float32(-126.0))
-    n = np.floor(y)
-    f = (y - n) - np.float32(0.5)
-    p = np.float32(2.1570623e-05)
-    p = p * f + np.float32(0.00021783882)
-    p = p * f + np.float32(0.0018856499)
-    p = p * f + np.float32(0.013602089)
-    p = p * f + np.float32(0.07849466)
-    p = p * f + np.float32(0.33973158)
-    p = p * f + np.float32(0.98025814)
-    p = p * f + np.float32(1.4142135)
-    return _float(np.uint32((np.int32(n) + np.int32(127)) << np.int32(23))) * p
-
-
 @njit(inline="always")
 def _score(
     queries: Any, keys: Any, pages: Any, begin: int, end: int, rows: int,
@@ -145,12 +48,12 @@ def _score(
     token = begin
     while token < end:
         slot, count = token % page, min(page - token % page, end - token)
-        base = _shift(keys, (pages[token // page] * page + slot) * stride)
+        base = shift(keys, (pages[token // page] * page + slot) * stride)
         for j in range(count):
             for d in range(dim):
-                tile[j * dim + d] = _load(base[j * stride + d])
+                tile[j * dim + d] = load(base[j * stride + d])
         for r in range(rows):
-            query, out = _shift(queries, r * dim), _shift(scores, r * width + token - begin)
+            query, out = shift(queries, r * dim), shift(scores, r * width + token - begin)
             for j in range(count):
                 total = np.float32(0)
                 for d in range(dim):
@@ -164,7 +67,7 @@ def _soften(scores: Any, rows: int, first: int, window: int, width: int, group: 
     """Softmax of each row over the keys it sees: `first` keys for the first token's rows and
     one more for each next, of those the last `window`. The rest becomes 0."""
     for r in range(rows):
-        line = _shift(scores, r * width)
+        line = shift(scores, r * width)
         seen = first + r // group
         hidden = max(0, seen - window)
         top, all_finite = _LOWEST, np.float32(0)
@@ -173,7 +76,7 @@ def _soften(scores: Any, rows: int, first: int, window: int, width: int, group: 
             all_finite += line[j] * np.float32(0)  # max and exp lose a NaN
         total = np.float32(0)
         for j in range(hidden, seen):
-            weight = _exp(line[j] - top)
+            weight = exp(line[j] - top)
             line[j] = weight
             total += weight
         share = np.float32(1) / total + all_finite
@@ -197,20 +100,20 @@ def _mix(
     token = begin
     while token < end:
         slot, count = token % page, min(page - token % page, end - token)
-        base = _shift(values, (pages[token // page] * page + slot) * stride)
+        base = shift(values, (pages[token // page] * page + slot) * stride)
         for j in range(count):
             for d in range(dim):
-                tile[j * dim + d] = _load(base[j * stride + d])
+                tile[j * dim + d] = load(base[j * stride + d])
         padded = (count + 3) // 4 * 4
         for at in range(count * dim, padded * dim):
             tile[at] = np.float32(0)
         for r in range(rows):
-            total, weight = _shift(sums, r * dim), _shift(weights, r * width)
-            weight = _shift(weight, token - begin)
+            total, weight = shift(sums, r * dim), shift(weights, r * width)
+            weight = shift(weight, token - begin)
             for j in range(0, padded, 4):
-                a = _shift(tile, j * dim)
-                b, c = _shift(a, dim), _shift(a, 2 * dim)
-                e = _shift(a, 3 * dim)
+                a = shift(tile, j * dim)
+                b, c = shift(a, dim), shift(a, 2 * dim)
+                e = shift(a, 3 * dim)
                 u, v, w, x = weight[j], weight[j + 1], weight[j + 2], weight[j + 3]
                 for d in range(size):
                     total[d] += u * a[d] + v * b[d] + w * c[d] + x * e[d]
@@ -226,27 +129,27 @@ def _attend(
 ) -> None:  # fmt: skip
     """Writes the rows' keys and values of one KV head to the pages and attends over them."""
     row, count, start, oldest, head = item[0], item[1], item[2], item[3], item[5]
-    pages = _shift(page_list, item[4])
+    pages = shift(page_list, item[4])
     key_stride, value_stride = kv_heads * dim, kv_heads * value_dim
     for r in range(count):
         slot = pages[(start + r) // page] * page + (start + r) % page
-        key, source = _shift(keys, slot * key_stride + head * dim), (row + r) * k_stride
+        key, source = shift(keys, slot * key_stride + head * dim), (row + r) * k_stride
         for d in range(dim):
             key[d] = k[source + head * dim + d]
-        value = _shift(values, slot * value_stride + head * value_dim)
+        value = shift(values, slot * value_stride + head * value_dim)
         source = (row + r) * v_stride
         for d in range(value_dim):
             value[d] = v[source + head * value_dim + d]
     end, rows = start + count, count * group
     width = (end - oldest + page + 3) // 4 * 4
-    queries = _shift(scratch, (page + 4) * max(dim, value_dim))
-    sums = _shift(queries, rows * dim)
-    weights = _shift(sums, rows * value_dim)
+    queries = shift(scratch, (page + 4) * max(dim, value_dim))
+    sums = shift(queries, rows * dim)
+    weights = shift(sums, rows * value_dim)
     for r in range(rows):
         place = (row + r // group) * q_stride + (head * group + r % group) * dim
         for d in range(dim):
-            queries[r * dim + d] = _load(q[place + d]) * scale
-    head_keys, head_values = _shift(keys, head * dim), _shift(values, head * value_dim)
+            queries[r * dim + d] = load(q[place + d]) * scale
+    head_keys, head_values = shift(keys, head * dim), shift(values, head * value_dim)
     _score(
         queries, head_keys, pages, oldest, end, rows,
         scratch, weights, width, page, key_stride, dim,
@@ -259,7 +162,7 @@ def _attend(
     for r in range(rows):
         place = (row + r // group) * out_stride + (head * group + r % group) * value_dim
         for d in range(value_dim):
-            out[place + d] = _store(sums[r * value_dim + d], zero)
+            out[place + d] = store(sums[r * value_dim + d], zero)
 
 
 @cache
@@ -277,23 +180,23 @@ def _compile(layout: Layout, *, cache: bool) -> Any:
     dim, value_dim = layout.head_dim, layout.value_dim
     zero: Any = np.uint16(0) if layout.bfloat16 else np.float32(0)
 
-    @cfunc(types.void(_WORDS), cache=cache, **_OPTIONS)
+    @cfunc(types.void(_WORDS), cache=cache, **OPTIONS)
     def body(words: Any) -> None:
         me, team = np.int64(0), np.int64(1)
         if words[13] != 0:
-            me, team = np.int64(_call(words[13])), np.int64(_call(words[14]))
-        items, page_list = _pointer(words[10], np.int64(0)), _pointer(words[11], np.int64(0))
-        bounds = _pointer(words[12], np.int64(0))
-        scratch = _shift(_pointer(words[15], np.float32(0)), me * words[16])
-        scale, window, shares = _float(np.uint32(words[17])), words[18], words[19]
+            me, team = np.int64(call(words[13])), np.int64(call(words[14]))
+        items, page_list = pointer(words[10], np.int64(0)), pointer(words[11], np.int64(0))
+        bounds = pointer(words[12], np.int64(0))
+        scratch = shift(pointer(words[15], np.float32(0)), me * words[16])
+        scale, window, shares = as_float(np.uint32(words[17])), words[18], words[19]
         share = me
         while share < shares:  # more than once only if OpenMP gave fewer threads than asked for
             for index in range(bounds[share], bounds[share + 1]):
                 _attend(
-                    _shift(items, index * ITEM), page_list,
-                    _pointer(words[0], zero), words[1], _pointer(words[2], zero), words[3],
-                    _pointer(words[4], zero), words[5], _pointer(words[6], zero),
-                    _pointer(words[7], zero), _pointer(words[8], zero), words[9],
+                    shift(items, index * ITEM), page_list,
+                    pointer(words[0], zero), words[1], pointer(words[2], zero), words[3],
+                    pointer(words[4], zero), words[5], pointer(words[6], zero),
+                    pointer(words[7], zero), pointer(words[8], zero), words[9],
                     scratch, scale, window, kv_heads, group, dim, value_dim, words[20], page, zero,
                 )  # fmt: skip
             share += team
