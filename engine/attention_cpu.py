@@ -17,6 +17,7 @@ from engine.batch import Batch, Chunk
 from engine.kernels import TENSORS, WORDS, Layout, compiled, scratch_floats
 from engine.kv import KvPool
 from engine.shape import Attend, AttentionKind, Shape
+from engine.team import Team
 
 MOST_ROWS = 20
 """Chunks of more rows are prefill, for which torch's blocked kernel is faster."""
@@ -137,7 +138,7 @@ class CpuAttention:
             work.items.ctypes.data,
             work.pages.ctypes.data,
             work.bounds.ctypes.data,
-            *self._team.addresses,
+            *self._team.addresses[:2],
             scratch.data_ptr(),
             work.scratch,
             struct.unpack("I", struct.pack("f", kind.scale))[0],
@@ -161,48 +162,3 @@ def _layout(kind: AttentionKind, pool: KvPool) -> Layout:
 def _packed(x: Tensor) -> Tensor:
     """x [T, H, D] with the heads of a row next to each other."""
     return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
-
-
-class Team:
-    """Torch's OpenMP threads. `run` calls a compiled function in each of them, or once where
-    torch is not built with GNU OpenMP.
-
-    GOMP_parallel is what GCC compiles `#pragma omp parallel` to, part of libgomp's stable binary
-    interface. The copy that torch loaded is used, so that no second team competes with its own."""
-
-    def __init__(self) -> None:
-        self.size = 1
-        self.addresses = (0, 0)
-        self._parallel: Any = None
-        library = _loaded("libgomp")
-        if torch.get_num_threads() == 1 or library is None:
-            return
-        self._parallel = library.GOMP_parallel
-        self._parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
-        self._parallel.restype = None
-        self.size = torch.get_num_threads()
-        self.addresses = (
-            _address(library.omp_get_thread_num),
-            _address(library.omp_get_num_threads),
-        )
-
-    def run(self, body: Any, call: Any) -> None:
-        """body: from kernels.compiled. call: its WORDS int64 words."""
-        if self._parallel is None:
-            body.ctypes(call)
-        else:
-            self._parallel(body.address, call, self.size, 0)
-
-
-def _loaded(name: str) -> Any:
-    """The shared library of this name that the process has loaded; None if it has none."""
-    try:
-        with open("/proc/self/maps") as maps:
-            paths = {line.split()[-1] for line in maps if f"/{name}" in line}
-    except OSError:
-        return None
-    return ctypes.CDLL(min(paths)) if len(paths) == 1 else None
-
-
-def _address(function: Any) -> int:
-    return ctypes.cast(function, ctypes.c_void_p).value or 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -39,10 +40,19 @@ class Scales:
     logits: float = 1.0
 
 
+class Compiled(Protocol):
+    """Compiled code for a decoder's layers and products, see engine.layers_cpu."""
+
+    def forward(self, x: Tensor, positions: Tensor, attend: Attend, /) -> Tensor: ...
+
+    def multiply(self, linear: Linear, x: Tensor, /) -> Tensor: ...
+
+
 @dataclass(frozen=True)
 class Decoder:
     """embedding [V, d]; head: [R, d] -> [R, V]; cos and sin [context, D], sin with the sign of
-    rotate-half folded in, so that rope is `x * cos + roll(x, D / 2) * sin`."""
+    rotate-half folded in, so that rope is `x * cos + roll(x, D / 2) * sin`. compiled: computes
+    the layers in place of torch."""
 
     shape: Shape
     scales: Scales
@@ -52,6 +62,7 @@ class Decoder:
     head: Linear
     cos: Tensor
     sin: Tensor
+    compiled: Compiled | None = None
 
     @property
     def linears(self) -> list[Linear]:
@@ -65,14 +76,16 @@ class Decoder:
 
     def forward(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """ids and positions int64 [T] -> hidden states after the final norm, [T, d]."""
+        x = F.embedding(ids, self.embedding)
+        if self.scales.embedding != 1.0:
+            x = x * self.scales.embedding
+        if self.compiled is not None:
+            return self.compiled.forward(x, positions, attend)
         shape = self.shape
         heads, rotated = shape.heads, shape.heads + shape.kv_heads
         half = shape.head_dim // 2
         cos = self.cos.index_select(0, positions).unsqueeze(1)
         sin = self.sin.index_select(0, positions).unsqueeze(1)
-        x = F.embedding(ids, self.embedding)
-        if self.scales.embedding != 1.0:
-            x = x * self.scales.embedding
         for index, layer in enumerate(self.layers):
             qkv = layer.qkv(layer.input_norm(x)).view(-1, rotated + shape.kv_heads, shape.head_dim)
             qk, v = qkv.narrow(1, 0, rotated), qkv.narrow(1, rotated, shape.kv_heads)
@@ -89,7 +102,8 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Hidden states [R, d] -> float32 logits [R, V]."""
-        logits = self.head(hidden).float()
+        head, compiled = self.head, self.compiled
+        logits = (head(hidden) if compiled is None else compiled.multiply(head, hidden)).float()
         return logits / self.scales.logits if self.scales.logits != 1.0 else logits
 
     def _add(self, x: Tensor, branch: Tensor) -> Tensor:

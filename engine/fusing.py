@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -100,9 +101,19 @@ def fuse(model: nn.Module, config: Any, device: Device, context_length: int) -> 
         cos=cos.to(device.torch_device),
         sin=sin.to(device.torch_device),
     )
-    if not device.is_cuda:
-        collapse(each.extent for each in decoder.linears)
-    return decoder
+    if device.is_cuda:
+        return decoder
+    collapse(each.extent for each in decoder.linears)
+    return _compiled(decoder)
+
+
+def _compiled(decoder: Decoder) -> Decoder:
+    """The decoder with compiled layers, where numba is installed and they compute what it does."""
+    try:
+        from engine.layers_cpu import CpuLayers, serves
+    except ImportError:
+        return decoder
+    return replace(decoder, compiled=CpuLayers(decoder)) if serves(decoder) else decoder
 
 
 def _head_dim(config: Any) -> int:

@@ -46,6 +46,12 @@ def multiplies() -> bool:
     return bool(llvm.get_host_cpu_features().get("avx512bf16", False))
 
 
+def packed_bytes(outputs: int, inputs: int) -> int:
+    """Bytes of a weight [outputs, inputs] that oneDNN packed as `product` reads it."""
+    columns = -(-outputs // PANEL) * PANEL
+    return 2 * columns * (-(-inputs // K_PADDING) * K_PADDING)
+
+
 @intrinsic
 def _panel(typing: Any, sums: Any, x: Any, stride: Any, weight: Any, pairs: Any, rows: Any) -> Any:
     """sums [rows, 64] = x [rows, 2 pairs] @ panel. x, weight: pointers to bfloat16; stride: from

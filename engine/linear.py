@@ -57,6 +57,7 @@ class PackedLinear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.packed, self.bias = _operators().pack(weight), bias
+        self.outputs, self.inputs = weight.shape
         self._multiply = _operators().multiply
         self.extent: Extent = _operators().address(self.packed), _operators().size(self.packed)
 

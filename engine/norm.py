@@ -36,10 +36,11 @@ class MirroredNorm:
 
     def __init__(self, weight: Tensor, epsilon: float) -> None:
         self._size = weight.shape[0]
-        self._weight = torch.cat((weight, weight))
-        self._epsilon = epsilon
+        self._twice = torch.cat((weight, weight))
+        self.weight = self._twice.narrow(0, 0, self._size)
+        self.epsilon = epsilon
 
     def __call__(self, x: Tensor) -> Tensor:
         both = torch.cat((x, -x), dim=-1)
-        normed = torch.layer_norm(both, (2 * self._size,), self._weight, None, self._epsilon)
+        normed = torch.layer_norm(both, (2 * self._size,), self._twice, None, self.epsilon)
         return normed.narrow(-1, 0, self._size)

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from engine.attention import TorchAttention
-from engine.attention_cpu import MOST_ROWS, CpuAttention, Team, serves
+from engine.attention_cpu import MOST_ROWS, CpuAttention, serves
 from engine.batch import Batch, Chunk, pack
 from engine.device import Device
 from engine.draw import Draw
 from engine.kv import KvPool, empty_pool
 from engine.shape import AttentionKind, Shape
+from engine.team import Team
 
 PAGE = 4
 PAGES = ([5, 6, 7, 8, 30, 31, 32, 33, 34], [9, 1, 12, 2, 20, 3, 21, 4, 22], [10, 15])
