@@ -22,8 +22,11 @@ LANES = 16
 """float32 numbers of an AVX-512 register."""
 K_PADDING, K_BLOCK = 32, 512
 """Inputs that a panel's depth is a multiple of, and that are summed before the next are begun."""
-MOST_AT_ONCE = 4
-"""Rows that share one pass over a panel: 4 x 4 sums, 4 weights and a row's pair are registers."""
+MOST_AT_ONCE = 6
+"""Rows that share one pass over a panel: 6 x 4 sums, 4 weights and a row's pair are registers."""
+AHEAD, FETCHING_ROWS = 32, 3
+"""How many pairs ahead weights are fetched, for at least so many rows: the multiplications of
+fewer leave the processor's own look-ahead enough room."""
 
 
 class _BFloat16(ir.types.Type):
@@ -66,7 +69,7 @@ def _panel(typing: Any, sums: Any, x: Any, stride: Any, weight: Any, pairs: Any,
         out, source, step, panel, end, _ = arguments
         if not multiplies():
             return context.get_dummy_value()
-        wide, word = ir.IntType(64), ir.IntType(32)
+        wide, word, byte = ir.IntType(64), ir.IntType(32), ir.IntType(8)
         floats, pair = ir.VectorType(ir.FloatType(), LANES), ir.VectorType(word, LANES)
         halves = ir.VectorType(_BFloat16(), 2 * LANES)
         dot = cgutils.get_or_insert_function(
@@ -87,6 +90,11 @@ def _panel(typing: Any, sums: Any, x: Any, stride: Any, weight: Any, pairs: Any,
             )
             for row in range(count)
         ]
+        fetch = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(ir.VoidType(), [byte.as_pointer(), word, word, word]),
+            "llvm.prefetch.p0",
+        )
         everywhere = ir.Constant(ir.VectorType(word, LANES), [0] * LANES)
         with cgutils.for_range(builder, end, intp=wide) as loop:
             first = builder.mul(loop.index, ir.Constant(wide, blocks))
@@ -94,6 +102,10 @@ def _panel(typing: Any, sums: Any, x: Any, stride: Any, weight: Any, pairs: Any,
             for block in range(blocks):
                 place = builder.gep(weights, [builder.add(first, ir.Constant(wide, block))])
                 loaded.append(builder.bitcast(builder.load(place, align=4), halves))
+                if count >= FETCHING_ROWS:
+                    later = builder.gep(place, [ir.Constant(wide, AHEAD * blocks)])
+                    how = [ir.Constant(word, each) for each in (0, 3, 1)]  # read, keep, data
+                    builder.call(fetch, [builder.bitcast(later, byte.as_pointer()), *how])
             for row, line in enumerate(lines):
                 both = builder.load(builder.gep(line, [loop.index]), align=2)
                 one = builder.insert_element(
@@ -119,7 +131,11 @@ def _dot(
     sums: Any, x: Any, stride: int, weight: Any, pairs: int, count: int
 ) -> None:  # fmt: skip
     """_panel of 1 to MOST_AT_ONCE rows."""
-    if count == 4:
+    if count == 6:
+        _panel(sums, x, stride, weight, pairs, 6)
+    elif count == 5:
+        _panel(sums, x, stride, weight, pairs, 5)
+    elif count == 4:
         _panel(sums, x, stride, weight, pairs, 4)
     elif count == 3:
         _panel(sums, x, stride, weight, pairs, 3)

@@ -28,7 +28,8 @@ def add_norm(
     x: Any, branch: Any, has_branch: bool, scale: float, weight: Any, epsilon: float,
     size: int, total: Any, normed: Any, zero: Any,
 ) -> None:  # fmt: skip
-    """total = x + scale * branch, or x; normed = its RMS norm. total may be x."""
+    """total = x + scale * branch, or x; normed = its RMS norm. None of them overlap: a loop that
+    writes what it reads would not be vectorised."""
     if has_branch:
         for d in range(size):
             total[d] = store(load(x[d]) + scale * load(branch[d]), zero)

@@ -32,7 +32,7 @@ from engine.team import Team
 if TYPE_CHECKING:
     from engine.decoder import Decoder, Layer
 
-MOST_ROWS = 32
+MOST_ROWS = 64
 """Rows up to which the compiled products are faster than oneDNN's."""
 ALONE = 1 << 14
 """Numbers of a row operation up to which one thread is faster than several."""
@@ -53,15 +53,14 @@ def serves(decoder: Decoder) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Steps of few rows with their buffers. lists: before each layer's attention, and after the
-    last. places: the words that take the address of each layer's attention output."""
+    """Steps of few rows over the shared buffers. lists: before each layer's attention, and after
+    the last. places: the words that take the address of each layer's attention output."""
 
     lists: list[Any]
     places: list[tuple[Any, int]]
     qkv: tuple[Tensor, Tensor, Tensor]
     positions: Tensor
     hidden: Tensor
-    held: tuple[Tensor, ...]
 
 
 class CpuLayers:
@@ -77,6 +76,7 @@ class CpuLayers:
         self._scratch = torch.empty(self._team.size * self._scratch_floats)
         self._one = _bits(1.0)
         self._plans: dict[int, _Plan] = {}
+        self._buffers: list[Tensor] = []
         linears = [
             one
             for each in decoder.layers
@@ -118,20 +118,13 @@ class CpuLayers:
         return plan.hidden.clone()
 
     def _plan(self, rows: int) -> _Plan:
-        shape, decoder = self._shape, self._decoder
-        heads = shape.heads + 2 * shape.kv_heads
-        first: Any = decoder.layers[0]
-        sizes = (
-            shape.hidden, shape.hidden, heads * shape.head_dim, shape.hidden,
-            first.gate_up.outputs, first.down.inputs,
-        )  # fmt: skip
-        x, normed, qkv, branch, pair, gated = (
-            torch.empty(rows, size, dtype=self._dtype) for size in sizes
+        decoder = self._decoder
+        self._buffers = self._buffers or self._allocate()
+        x, middle, normed, qkv, branch, pair, gated, positions = (
+            each[:rows] for each in self._buffers
         )
-        positions = torch.empty(rows, dtype=torch.int64)
         attended = torch.empty(0, dtype=self._dtype)  # its address comes from each attention
         lists: list[Any] = []
-        places: list[tuple[Any, int]] = []
         steps: list[Step] = [self._add_norm(x, None, x, decoder.layers[0].input_norm, normed)]
         for index, layer in enumerate(decoder.layers):
             last = index + 1 == len(decoder.layers)
@@ -141,31 +134,39 @@ class CpuLayers:
             lists.append(self._list(steps))
             steps = [
                 _product(layer.output, attended, branch, rows),
-                self._add_norm(x, branch, x, layer.mlp_norm, normed),
+                self._add_norm(x, branch, middle, layer.mlp_norm, normed),
                 _product(layer.gate_up, normed, pair),
                 (GATE, rows, pair.data_ptr(), gated.shape[1], gated.data_ptr()),
                 _product(layer.down, gated, branch),
-                self._add_norm(x, branch, x, following, normed),
+                self._add_norm(middle, branch, x, following, normed),
             ]
         lists.append(self._list(steps))
         places = [(words, HEADER + 2) for words in lists[1:]]
-        split = self._split(qkv)
-        return _Plan(lists, places, split, positions, normed, (x, qkv, branch, pair, gated))
+        return _Plan(lists, places, self._split(qkv), positions, normed)
+
+    def _allocate(self) -> list[Tensor]:
+        """What lies between the operations, for MOST_ROWS rows."""
+        shape, layer = self._shape, self._decoder.layers[0]
+        qkv = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+        gated = layer.down.inputs if isinstance(layer.down, PackedLinear) else 0
+        sizes = (shape.hidden, shape.hidden, shape.hidden, qkv, shape.hidden, 2 * gated, gated)
+        buffers = [torch.empty(MOST_ROWS, size, dtype=self._dtype) for size in sizes]
+        return [*buffers, torch.empty(MOST_ROWS, dtype=torch.int64)]
 
     # --- many rows, or products that are not ours -------------------------------------------------
 
     def _many(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         decoder, positions = self._decoder, positions.contiguous()
-        total, normed, branch = x.new_empty(x.shape), x.new_empty(x.shape), None
-        x = x.contiguous()
+        x, branch = x.contiguous(), None
+        total, middle, normed = (torch.empty_like(x) for _ in range(3))
         for index, layer in enumerate(decoder.layers):
             self._run([self._add_norm(x, branch, total, layer.input_norm, normed)])
-            x = total
             qkv = self.multiply(layer.qkv, normed)
             self._run(self._turns(layer, qkv, positions))
             attended = attend(index, *self._split(qkv))
             branch = self.multiply(layer.output, attended)
-            self._run([self._add_norm(x, branch, x, layer.mlp_norm, normed)])
+            self._run([self._add_norm(total, branch, middle, layer.mlp_norm, normed)])
+            x = middle
             pair = self.multiply(layer.gate_up, normed)
             gated = x.new_empty((len(x), pair.shape[1] // 2))
             self._run([(GATE, len(x), pair.data_ptr(), gated.shape[1], gated.data_ptr())])

@@ -44,7 +44,8 @@ def _compile(bfloat16: bool, *, cache: bool) -> Any:
 
     @cfunc(types.void(types.CPointer(types.int64)), cache=cache, **OPTIONS)
     def body(header: Any) -> None:
-        me, team = np.int64(0), np.int64(1)
+        me: Any = np.int64(0)
+        team: Any = np.int64(1)
         if header[4] != 0:
             me, team = np.int64(call(header[4])), np.int64(call(header[5]))
         scratch = shift(pointer(header[2], single), me * header[3])
