@@ -44,7 +44,6 @@ ENV PATH=/opt/paceline/bin:$PATH \
     PACELINE_DATA_DIR=/var/lib/paceline/data \
     PACELINE_CACHE_DIR=/var/lib/paceline/cache \
     HF_HOME=/var/lib/paceline/cache/huggingface \
-    NUMBA_CACHE_DIR=/var/lib/paceline/cache/numba \
     FLASHINFER_WORKSPACE_BASE=/var/lib/paceline/cache
 USER 10001
 WORKDIR /var/lib/paceline

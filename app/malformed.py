@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_]\w{0,63}")
-_SUSPECTS = ("invalid character", "surrogate", "Number out of range")
+_SUSPECTS = ("invalid character", "surrogate", "truncated", "Number out of range")
 """In the decoder's messages about what `explain` looks for."""
 
 

@@ -228,7 +228,7 @@ class Service:
         try:
             return await self.engine.call(body)
         except EngineCallError as error:
-            raise engine_error(error.code, error.message) from None
+            raise engine_error(error.code, error.message, error.param) from None
 
     # --- what the engine tells --------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from engine.drafters.registry import DRAFTERS
 from engine.errors import StartError
 from engine.executor import Executor
 from engine.intake import Intake, Limits
+from engine.kernel_cache import keep_kernels
 from engine.kv import KvPool, open_pool
 from engine.loading import Loaded, load
 from engine.locate import find_model
@@ -59,6 +60,8 @@ class Calibration:
 def open_target(config: EngineConfig, report: Report) -> Target:
     """Load the model and lay out its pages. Raises StartError."""
     device = open_device(config.device, config.dtype, config.threads)
+    if not device.is_cuda:
+        keep_kernels(_cache_dir(config))
     path = find_model(config.model, _cache_dir(config), lambda f, text: report("model", f, text))
     report("load", 0.0, "Loading the model")
     loaded = load(path, device, config.context_length)
@@ -142,4 +145,5 @@ def open_engine(
     text = target.text
     compiler = Compiler(text.definition, text.encode, shape.vocabulary, stop_ids)
     is_enabled = engine.drafting.enabled.get
-    return engine, Intake(text, limits, stop_ids, is_enabled, compiler.constraint)
+    intake = Intake(text, limits, stop_ids, is_enabled, compiler.constraint, compiler.knows)
+    return engine, intake

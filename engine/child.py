@@ -12,7 +12,8 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.errors import EngineStartError
-from engine.recovery import Death, Watch, ended, last_line
+from engine.last_words import last_words, log_end
+from engine.recovery import Death, Watch, ended
 from engine.supervisor import EngineProcess
 from engine.wire import FromEngine, Heartbeat, Hello, Progress, StartFailed, ToEngine
 
@@ -24,10 +25,14 @@ log = logging.getLogger(__name__)
 class Child:
     """Speaks with the process and ends it when it hangs or breaks the contract."""
 
-    def __init__(self, process: EngineProcess, watch: Watch, log_path: Path) -> None:
+    def __init__(
+        self, process: EngineProcess, watch: Watch, log_path: Path, log_start: int
+    ) -> None:
+        """log_start: the byte of the log from which on it writes."""
         self._process = process
         self._watch = watch
         self._log_path = log_path
+        self._log_start = log_start
         self._fault: Death | None = None
         self._messages = process.messages()
         self._watching = asyncio.create_task(self._keep_watch(), name="engine-watch")
@@ -37,10 +42,11 @@ class Child:
         cls, config: EngineConfig, log_path: Path, command: Sequence[str] = ()
     ) -> Child:
         """Raises EngineStartError."""
+        start = log_end(log_path)
         try:
             process = await EngineProcess.spawn(config, log_path, command)
         except ChildProcessError as error:
-            raise _died(ended(error.args[0], log_path), log_path) from None
+            raise _died(ended(error.args[0], None), log_path) from None
         except TimeoutError:
             text = f"The engine process does not listen. Its log is {log_path}."
             raise EngineStartError("engine_died", text) from None
@@ -48,7 +54,7 @@ class Child:
             text = f"The engine process could not be started: {error}."
             raise EngineStartError("engine_died", text) from None
         watch = Watch(config.silence_timeout_s, config.step_timeout_s)
-        return cls(process, watch, log_path)
+        return cls(process, watch, log_path, start)
 
     @property
     def pid(self) -> int:
@@ -88,7 +94,7 @@ class Child:
                     yield message
         except msgspec.MsgspecError as error:
             reason = f"The engine process sent what is no message: {error}."
-            self._fault = Death(time.time(), "protocol", reason, last_line(self._log_path))
+            self._fault = Death(time.time(), "protocol", reason, self._last_words())
             log.error("%s It is ended.", reason)
 
     async def death(self) -> Death:
@@ -97,7 +103,8 @@ class Child:
             await self.stop()
             return self._fault
         self._watching.cancel()
-        return ended(await self._process.wait(LINGER_S), self._log_path)
+        status = await self._process.wait(LINGER_S)
+        return ended(status, self._last_words())
 
     async def stop(self) -> None:
         """End the process. Safe at any time."""
@@ -111,9 +118,16 @@ class Child:
         while (what := self._watch.tick()) is None:
             await asyncio.sleep(self._watch.period_s)
         reason = f"The engine process hung: it {what}."
-        self._fault = Death(time.time(), "hang", reason, last_line(self._log_path))
-        log.error("%s It is killed; its stacks are in %s.", reason, self._log_path)
+        self._fault = Death(time.time(), "hang", reason, self._last_words())
+        log.error(
+            "%s It is killed; its stacks are in %s if it could still write them.",
+            reason,
+            self._log_path,
+        )
         await self._process.stop_hung()
+
+    def _last_words(self) -> str | None:
+        return last_words(self._log_path, self._log_start)
 
 
 def _died(death: Death, log_path: Path) -> EngineStartError:

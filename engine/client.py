@@ -12,6 +12,7 @@ from pathlib import Path
 from engine.child import Child
 from engine.config import EngineConfig
 from engine.errors import EngineCallError, EngineStartError
+from engine.last_words import last_words, log_end
 from engine.recovery import (
     CLOGGED,
     Backoff,
@@ -20,7 +21,6 @@ from engine.recovery import (
     away,
     bereaved,
     blame,
-    last_line,
     may_retry,
 )
 from engine.replies import Replies
@@ -160,12 +160,13 @@ class EngineClient:
 
     async def _launch(self) -> tuple[Child, Hello]:
         """A new child that serves. Raises EngineStartError."""
+        start = log_end(self._log_path)
         try:
             self._child = child = await Child.spawn(self._config, self._log_path, self._command)
             hello = await child.hello(self._note_progress)
         except EngineStartError as error:
             self._child = None
-            line = last_line(self._log_path)
+            line = last_words(self._log_path, start)
             self.death = Death(time.time(), "start", error.message, line)
             raise
         self.hello, self.progress, self.state = hello, None, "ready"
@@ -185,7 +186,7 @@ class EngineClient:
             self.state, self.death = "restarting", None
             self.death = death = await child.death()
             self._child = None
-            log.error("%s Its log is %s. %s", death.reason, self._log_path, death.log_line)
+            log.error("%s Its log is %s. %s", death.reason, self._log_path, death.log_line or "")
             self._sort_out(death)
             backoff.lived(loop.time() - since)
             self.restarts += 1

@@ -39,7 +39,7 @@ class Commit:
     ) -> RequestOutcome:
         """Commit a verify step of one request: the accepted run and the target's own token, or
         what comes before the first bad row."""
-        _check(result)
+        _check(request, result)
         committed = self._append(request, result, drafter, drafted)
         kept = min(result.accepted, committed)
         request.count(drafter, drafted, kept)
@@ -58,7 +58,7 @@ class Commit:
     def prefilled(self, request: Request, result: Verified) -> int:
         """Commit what a prefill gave: scores of prompt tokens, and with its last rows the first
         token, when the drafters take the request in. Returns how many tokens were committed."""
-        _check(result)
+        _check(request, result)
         if result.prompt is not None:
             request.output.add_prompt(result.prompt.first, result.prompt.scores)
         if not result.tokens:
@@ -135,13 +135,18 @@ class Commit:
         return tuple(scores)
 
 
-def _check(result: Verified) -> None:
+def _check(request: Request, result: Verified) -> None:
     if result.bad != 0:
         return
     if not result.closed:
         raise RequestError("internal", "the model produced invalid logits (NaN or infinite).")
+    fields = request.exclusions
+    *others, last = fields or ["the request's fields"]
+    what = f"{', '.join(others)} and {last} together" if others else last
+    verb, advice = ("exclude", "Loosen one of them") if others else ("excludes", "Loosen it")
     raise RequestError(
         "invalid_request",
-        "no token is left to draw: allowed_token_ids, bad_words, min_tokens and the grammar "
-        "together exclude every one. Loosen one of them.",
+        f"after {request.produced} tokens no token is left to draw: {what} {verb} every one. "
+        f"{advice}.",
+        fields[0] if fields else None,
     )

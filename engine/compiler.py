@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import queue
 import threading
@@ -14,7 +15,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from engine.errors import RequestError
 from engine.grammar import Constraint
-from engine.grammar_trial import Setup, Trial, TrialEnded
+from engine.grammar_trial import Setup, TooCostly, Trial, TrialEnded
 from engine.notation import GrammarError, TokenBytes, matcher, open_vocabulary
 from engine.wire import Grammar, Sampling
 
@@ -30,7 +31,11 @@ and, for the worst expressions, 10 MB of lexer states per grammar."""
 RENEWAL_SECONDS = 0.1
 """A matcher that must be made anew while its request runs may not keep the loop longer."""
 
-MAX_TRIALS = 2
+REFUSED_SECONDS = 300.0
+REFUSED_GRAMMARS = 1024
+"""How long, and of how many sources, it is known that they took too much time or memory."""
+
+MAX_TRIALS = 3
 """Processes for trials. Each holds the vocabulary once more."""
 
 
@@ -70,6 +75,7 @@ class Compiler:
         self._vocabulary: LLTokenizer | None = None
         self._lock = threading.Lock()
         self._cache: OrderedDict[Grammar, _Root] = OrderedDict()
+        self._refused: OrderedDict[bytes, tuple[float, str]] = OrderedDict()  # until, why
         self._trials: queue.SimpleQueue[Trial | None] = queue.SimpleQueue()
         for _ in range(MAX_TRIALS):
             self._trials.put(None)
@@ -79,7 +85,7 @@ class Compiler:
         grammar = sampling.grammar
         if grammar is None:
             return None
-        field = param(grammar)
+        field = grammar.field
         if len(grammar.source) > MAX_SOURCE_CHARACTERS:
             raise RequestError(
                 "invalid_request",
@@ -109,6 +115,11 @@ class Compiler:
             ignore_eos=sampling.ignore_eos,
         )
 
+    def knows(self, grammar: Grammar) -> bool:
+        """Whether `constraint` gives or refuses this grammar without compiling it."""
+        with self._lock:
+            return grammar in self._cache or self._refusal(_digest(grammar)) is not None
+
     def close(self) -> None:
         """End the trial processes that are not at work; those that are end with their trial."""
         for _ in range(MAX_TRIALS):
@@ -125,7 +136,19 @@ class Compiler:
             if root is not None:
                 self._cache.move_to_end(grammar)
                 return root
-        known, translated = self._try(grammar)
+            why = self._refusal(digest := _digest(grammar))
+        if why is not None:
+            minutes = f"{REFUSED_SECONDS / 60:g} minutes"
+            raise GrammarError(f"{why} (so it was found less than {minutes} ago)")
+        try:
+            known, translated = self._try(grammar)
+        except TooCostly as error:
+            with self._lock:
+                self._refused[digest] = (time.monotonic() + REFUSED_SECONDS, str(error))
+                self._refused.move_to_end(digest)
+                while len(self._refused) > REFUSED_GRAMMARS:
+                    self._refused.popitem(last=False)
+            raise
         with self._lock:
             if self._vocabulary is None:
                 self._vocabulary = open_vocabulary(known, self._encode)
@@ -140,6 +163,11 @@ class Compiler:
             ):
                 self._cache.popitem(last=False)
         return root
+
+    def _refusal(self, digest: bytes) -> str | None:
+        """Why a source was refused a short time ago. Called with the lock held."""
+        until, why = self._refused.get(digest, (0.0, ""))
+        return why if time.monotonic() < until else None
 
     def _try(self, grammar: Grammar) -> tuple[TokenBytes, str]:
         """The bytes of the vocabulary and the translated grammar, after a trial in a process
@@ -179,6 +207,6 @@ class Compiler:
         return matcher(root.vocabulary, root.translated)
 
 
-def param(grammar: Grammar) -> str:
-    """The request field that a grammar comes from."""
-    return "response_format" if grammar.kind.startswith("json") else "structured_outputs"
+def _digest(grammar: Grammar) -> bytes:
+    text = f"{grammar.kind}:{grammar.source}"
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -34,9 +34,10 @@ class EngineStartError(Exception):
 
 class EngineCallError(Exception):
     """A call was refused (code of the call), the engine takes none at the moment (queue_full), or
-    it is away (engine_restarting)."""
+    it is away (engine_restarting). param: the field at fault, if it is one."""
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
+        self.param = param

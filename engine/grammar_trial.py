@@ -40,7 +40,11 @@ STACK_BYTES = 2 * 1024 * 1024
 NICENESS = 5
 
 
-class TrialEnded(GrammarError):
+class TooCostly(GrammarError):
+    """Trying a grammar took too much: it is not to be tried again at once."""
+
+
+class TrialEnded(TooCostly):
     """The process ended over a grammar: out of memory or of stack. What it had taken for earlier
     grammars may have had a part in it."""
 
@@ -118,7 +122,7 @@ class Trial:
             self.close()
             if isinstance(question, Setup):
                 raise TimeoutError(f"the process for grammars did not start within {seconds:g} s")
-            raise GrammarError(f"compiling it takes more than {seconds:g} s")
+            raise TooCostly(f"compiling it takes more than {seconds:g} s")
         verdict = msgspec.msgpack.decode(answer, type=Verdict)
         if verdict.error is not None:
             raise GrammarError(verdict.error)

@@ -15,7 +15,7 @@ from engine.errors import RequestError
 from engine.output import Output
 from engine.request import Request
 from engine.text import Text
-from engine.wire import Sampling, Submit
+from engine.wire import Grammar, Sampling, Submit
 
 if TYPE_CHECKING:  # its library is loaded with the first grammar
     from engine.grammar import Constraint
@@ -48,15 +48,22 @@ class Intake:
         stop_ids: frozenset[int],
         is_enabled: Callable[[str], bool | None],
         constrain: Callable[[Sampling], Constraint | None],
+        knows: Callable[[Grammar], bool] = lambda grammar: False,
     ) -> None:
         """is_enabled(name) is None for a drafter that does not exist. constrain: compiles the
-        grammar of a request, if it has one; raises RequestError."""
+        grammar of a request, if it has one; raises RequestError. knows: whether it would answer at
+        once for this grammar."""
         self._text = text
         self._limits = limits
         self._stop_ids = stop_ids
         self._is_enabled = is_enabled
         self._constrain = constrain
+        self._knows = knows
         self._ids = itertools.count(1)
+
+    def quick(self, sampling: Sampling) -> bool:
+        """Whether `request` needs to compile no grammar for it."""
+        return sampling.grammar is None or self._knows(sampling.grammar)
 
     def request(self, submit: Submit) -> Request:
         """The checked request. May take seconds when a grammar is compiled."""
@@ -107,6 +114,7 @@ class Intake:
             arrived=arrived,
             priority=submit.priority,
             constraint=constraint,
+            grammar_field=sampling.grammar.field if sampling.grammar else None,
         )
 
     def _draw(self, sampling: Sampling, early_ids: frozenset[int]) -> Draw:

@@ -246,7 +246,9 @@ class Engine:
         try:
             yield
         except RequestError as error:
-            self._fail(request, error.code, error.message)
+            # A constraint does not know which field it comes from.
+            field = request.grammar_field if error.code == "invalid_request" else None
+            self._fail(request, error.code, error.message, error.param or field)
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except BaseException:  # a panic of a compiled library is no Exception
@@ -282,11 +284,11 @@ class Engine:
         self.scheduler.remove(request, sound=False)
         self.scheduler.add(request)
 
-    def _fail(self, request: Request, code: str, message: str) -> None:
+    def _fail(self, request: Request, code: str, message: str, param: str | None = None) -> None:
         if self.scheduler.find(request.name) is not request:
             return  # it ended earlier in the step
         self._forget(request, sound=False)
-        self._emit(Failed(request.name, code, message))
+        self._emit(Failed(request.name, code, message, param))
 
     def _forget(self, request: Request, sound: bool) -> None:
         self.scheduler.remove(request, sound)

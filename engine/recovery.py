@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -23,18 +21,17 @@ START_SILENCE_S = 300.0
 FIRST_STEP_FACTOR = 5.0
 MOST_DEATHS = 2
 MOST_RETRIES = 4
-LOG_TAIL_BYTES = 8192
-LOG_LINE_CHARS = 300
 
 
 class Death(msgspec.Struct, frozen=True):
     """The end of an engine process, or a start that failed. time: seconds since the epoch.
-    reason: a sentence. log_line: the last line of the engine's log before that."""
+    reason: a sentence. log_line: the last thing in its log that may be the reason, None for
+    nothing of that kind."""
 
     time: float
     kind: Literal["exit", "signal", "hang", "protocol", "start"]
     reason: str
-    log_line: str = ""
+    log_line: str | None = None
 
 
 class Backoff:
@@ -105,9 +102,9 @@ def may_retry(stream: Stream) -> bool:
     return stream.deaths < MOST_DEATHS and stream.retries < MOST_RETRIES
 
 
-def ended(status: int, log_path: Path) -> Death:
-    """The death of a process with this exit status (negative: minus the signal)."""
-    line = last_line(log_path)
+def ended(status: int, line: str | None) -> Death:
+    """The death of a process with this exit status (negative: minus the signal). line: what its
+    log says of it."""
     if status >= 0:
         return Death(time.time(), "exit", f"The engine process ended with status {status}.", line)
     number = -status
@@ -116,21 +113,6 @@ def ended(status: int, log_path: Path) -> Death:
     if number == signal.SIGKILL:
         reason += "; the system may have run out of memory"
     return Death(time.time(), "signal", reason + ".", line)
-
-
-def last_line(path: Path) -> str:
-    """The last line of a log that says something, without control characters, cut to length."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
-            text = file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if not lines:
-        return ""
-    clean = "".join(character if character.isprintable() else " " for character in lines[-1])
-    return clean[:LOG_LINE_CHARS]
 
 
 # --- what requests are told -----------------------------------------------------------------------

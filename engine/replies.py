@@ -39,7 +39,7 @@ class Replies:
         finally:
             self._waiting.pop(call.call, None)
         if reply.error is not None:
-            raise EngineCallError(reply.error, reply.message)
+            raise EngineCallError(reply.error, reply.message, reply.param)
         return reply.result
 
     def deliver(self, reply: Reply) -> None:

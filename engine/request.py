@@ -24,7 +24,8 @@ class Request:
     keys: content keys of the full pages of its text, computed when needed. registered: how many of
     its pages the prefix cache knows. reused: how many of them it found there. cached_tokens: how
     much of its prompt that cache held when it was first admitted. preemptions: how often it lost
-    its pages and began again. retried: it was put back after a step that failed."""
+    its pages and began again. retried: it was put back after a step that failed.
+    grammar_field: the request's field that its constraint comes from."""
 
     id: int
     name: str
@@ -38,6 +39,7 @@ class Request:
     arrived: float
     priority: int = 0
     constraint: Constraint | None = None
+    grammar_field: str | None = None
     pages: list[int] = field(default_factory=list)
     computed: int = 0
     keys: list[bytes] = field(default_factory=list)
@@ -64,6 +66,18 @@ class Request:
     def remaining(self) -> int:
         """Output tokens it may still emit."""
         return self.max_tokens - self.produced
+
+    @property
+    def exclusions(self) -> list[str]:
+        """Its fields that keep tokens from being drawn."""
+        draw = self.draw
+        fields = (
+            ("allowed_token_ids", draw.allowed_token_ids is not None),
+            ("bad_words", bool(draw.bad_words)),
+            ("min_tokens", draw.min_tokens > 0),
+            (self.grammar_field, self.constraint is not None),
+        )
+        return [name for name, is_set in fields if name is not None and is_set]
 
     @property
     def turn(self) -> tuple[int, int]:

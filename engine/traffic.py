@@ -122,7 +122,7 @@ def reply(call: Call, engine: Engine, text: Text, outbox: Outbox) -> None:
     try:
         outbox.put(Reply(call.call, answer(call.body, engine, text)))
     except RequestError as error:
-        outbox.put(Reply(call.call, None, error.code, error.message))
+        outbox.put(Reply(call.call, None, error.code, error.message, error.param))
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException:  # a panic of a library in Rust is no Exception

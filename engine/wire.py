@@ -30,6 +30,11 @@ class Grammar(msgspec.Struct, frozen=True):
     kind: Literal["json_object", "json_schema", "regex", "grammar"]
     source: str = ""
 
+    @property
+    def field(self) -> str:
+        """The request field that it comes from."""
+        return "response_format" if self.kind.startswith("json") else "structured_outputs"
+
 
 class Sampling(msgspec.Struct, frozen=True):
     """temperature 0 is greedy. top_k 0, top_p 1.0 and min_p 0.0 mean no filter. seed None:
@@ -302,12 +307,14 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 class Reply(msgspec.Struct, frozen=True, tag="reply"):
-    """Answer to a Call: result as msgpack-able value, or error code and message."""
+    """Answer to a Call: result as msgpack-able value, or error code and message, with the field at
+    fault if it is one."""
 
     call: int
     result: object = None
     error: str | None = None
     message: str = ""
+    param: str | None = None
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):

@@ -1,7 +1,7 @@
 """The engine process: `python -m engine.worker --socket PATH --config JSON`.
 
 Listens on a Unix socket (mode 0600), serves one client, and ends when that client goes. One thread
-reads and tokenises, one runs the loop, one writes and sends heartbeats, and two compile grammars
+reads and tokenises, one runs the loop, one writes and sends heartbeats, and three compile grammars
 once there are any; bounded queues are the only meeting points. SIGUSR1 writes the stacks of all
 threads to standard error."""
 

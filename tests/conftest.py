@@ -61,7 +61,9 @@ def start_server(
     """Start `paceline serve` on a free port; the process and the port."""
     port = free_port()
     command = [sys.executable, "-m", "app.cli", "serve", "--port", str(port)]
-    command += ["--data-dir", str(data_dir), "--dtype", "float32", *options]
+    command += ["--data-dir", str(data_dir), "--dtype", "float32"]
+    # One thread: with more, a busy neighbour (here the tests' browser) slows every step.
+    command += ["--threads", "1", *options]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -58,11 +58,11 @@ def clock(time: Any) -> str:
 
 
 def last_death(state: Json) -> str:
-    """When and why the engine last ended, with the last line of its log; "" when it never did."""
+    """When and why the engine last ended, with what its log says of it; "" when it never did."""
     death = (state.get("engine") or {}).get("last_death") or {}
     if not death.get("reason"):
         return ""
-    line = f" Last line of its log: {death['log_line']}" if death.get("log_line") else ""
+    line = f" Its log says: {death['log_line']}" if death.get("log_line") else ""
     return f"{clock(death.get('time'))} UTC: {death['reason']}{line}"
 
 

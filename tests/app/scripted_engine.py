@@ -106,7 +106,8 @@ class Engine:
         match body:
             case SetController():
                 if body.drafter == "refused":
-                    return Reply(call, None, "bad_setting", "The setting was refused.")
+                    text = "The setting was refused."
+                    return Reply(call, None, "bad_setting", text, "drafter")
                 self.controller = ControllerState(body.mode, body.drafter, body.draft_length, 16)
                 return Reply(call, msgspec.to_builtins(self.controller))
             case SetDrafter():
@@ -150,7 +151,7 @@ class Engine:
                 marker.touch()
                 os._exit(9)
         elif "die" in asked:
-            print("dying as told", flush=True)
+            print("2026-01-01 00:00:00,000 engine ERROR dying as told", flush=True)
             os._exit(9)
         self._misbehave(asked)
         time.sleep(0.01)
@@ -160,6 +161,9 @@ class Engine:
             prompt = (submit.prompt or "").encode() or bytes(submit.prompt_ids or b"chat")
             scored = (_logprob(chr(byte), byte, top) for byte in prompt[1:])
             self.send(PromptLogprobs(submit.id, (None, *scored)))
+        if "cut" in asked:
+            self._finish(submit, 2, "stop", "w0")
+            return
         if "held" in asked:
             words[:2] = ["", ""]
         for step, start in enumerate(range(0, len(words), 2)):

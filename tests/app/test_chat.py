@@ -52,6 +52,24 @@ def test_the_stock_client_streams_with_a_usage_chunk(api: Api):
     assert chunks[-1].metrics["timing"]["ttft_ms"] == 5.0  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_a_stream_without_tokens_ends_with_the_empty_lists_of_a_whole_answer(api: Api, path: str):
+    body: dict[str, Any] = {"model": MODEL, "return_token_ids": True, "stop": "w0"}
+    if path.endswith("chat/completions"):
+        body |= {"messages": [{"role": "user", "content": "cut"}], "logprobs": True}
+    else:
+        body |= {"prompt": "cut", "logprobs": 1}
+    whole = api.client.post(path, json=body).json()["choices"][0]
+    last = events(api.client.post(path, json=body | {"stream": True}).text)[-1]["choices"][0]
+    assert whole["token_ids"] == last["token_ids"] == []
+    assert whole["logprobs"] == last["logprobs"]
+    assert whole["logprobs"] is not None
+    kept = {key: body[key] for key in body.keys() & {"model", "messages", "prompt"}}
+    plain = events(api.client.post(path, json=kept | {"stream": True}).text)[-1]["choices"][0]
+    assert "token_ids" not in plain
+    assert plain["logprobs"] is None
+
+
 def test_a_stream_without_stream_options_has_no_usage_chunk_and_plain_newlines(api: Api):
     response = chat(api, stream=True)
     assert response.headers["content-type"].startswith("text/event-stream")

@@ -133,6 +133,39 @@ def test_bad_requests_get_a_clear_error_in_the_shape_of_the_path(
     assert "app.inference" not in response.text
 
 
+@pytest.mark.parametrize(
+    ("content", "param", "says"),
+    [
+        ('{"model": "m", "temperature": NaN}', "temperature", "finite"),
+        ('{"messages": [{"x": -Infinity}]}', "messages[0].x", "finite"),
+        ('{"logit_bias": {"50256": 1e400}}', 'logit_bias["50256"]', "finite"),
+        ('{"model": "\\ud800"}', "model", "invalid Unicode"),
+        ('{"messages": [{"content": "a\\udc00"}]}', "messages[0].content", "invalid Unicode"),
+        ('{"a": {"\\ud800": 1}}', "a", "invalid Unicode"),
+        ('{"model": "\\ud800xxxxxx", ', None, "invalid Unicode"),
+        ('{"model": "\\ud83d\\ude00", ', None, "truncated"),
+    ],
+)
+def test_json_that_cannot_be_taken_names_the_value_and_what_is_wrong(
+    api: Api, content: str, param: str | None, says: str
+):
+    headers = {"Content-Type": "application/json"}
+    answer = api.client.post("/v1/chat/completions", content=content, headers=headers)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (400, "invalid_json", param)
+    assert says in error["message"]
+    assert "[...]" not in error["message"]
+
+
+def test_a_wrong_value_under_a_key_names_the_field_that_holds_it(api: Api):
+    body = {"model": MODEL, "messages": [], "logit_bias": {"5": 1000}}
+    error = api.client.post("/v1/chat/completions", json=body).json()["error"]
+    assert error["param"] == "logit_bias"
+    assert error["message"] == "logit_bias: a value in it is wrong: Expected `float` <= 100.0"
+    assert validation_error("Expected `str` - at `key` in `$.metadata`").param == "metadata"
+    assert validation_error("Expected `int` - at `$[...]`").param is None
+
+
 def test_an_error_echoes_little_of_the_input(api: Api):
     body = {"model": "m" * 100_000, "messages": []}
     assert len(api.client.post("/v1/chat/completions", json=body).content) < 1000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -121,6 +122,18 @@ async def test_a_newer_schema_is_refused_by_name(url: str) -> None:
     assert caught.value.code == "newer_schema"
     with pytest.raises(DatabaseError, match="revision 9999"):
         downgrade(url, "base")
+
+
+async def test_a_new_sqlite_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "new.db"
+    upgrade(f"sqlite:///{path}")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    engine = create_engine(f"sqlite:///{tmp_path / 'other.db'}")
+    async with engine.begin() as connection:
+        await connection.exec_driver_sql("CREATE TABLE a (b)")
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.glob("other*")}
+    await engine.dispose()
+    assert modes == dict.fromkeys(("other.db", "other.db-wal", "other.db-shm"), 0o600)
 
 
 def test_a_locked_file_is_reported(tmp_path: Path) -> None:

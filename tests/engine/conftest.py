@@ -7,7 +7,8 @@ import pytest
 from engine.build import Target, open_target
 from engine.config import EngineConfig
 
-CONFIG = EngineConfig(dtype="float32", device="cpu", kv_tokens=16384, max_batch=8)
+CONFIG = EngineConfig(dtype="float32", device="cpu", kv_tokens=16384, max_batch=8, threads=1)
+"""One thread: with more, a busy neighbour on the machine slows each step many times over."""
 
 
 @pytest.fixture(scope="session")

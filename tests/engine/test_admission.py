@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -11,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.admission import Admission
+from engine.admission import MOST_PER_TENANT, THREADS, THREADS_PER_TENANT, Admission
 from engine.build import Target
 from engine.compiler import MAX_TRIALS, Compiler
 from engine.errors import RequestError
@@ -50,15 +52,21 @@ def panic(*given: object) -> Any:
 class Door:
     """An Admission over the real Intake; `constrain` stands for the compiler."""
 
-    def __init__(self, target: Target, constrain: Callable[[Sampling], None]) -> None:
+    def __init__(
+        self,
+        target: Target,
+        constrain: Callable[[Sampling], None],
+        knows: Callable[[Grammar], bool] = lambda grammar: False,
+    ) -> None:
         limits = Limits(1024, 1024, 8, 49_152)
-        intake = Intake(target.text, limits, frozenset({0}), lambda name: True, constrain)
+        intake = Intake(target.text, limits, frozenset({0}), lambda name: True, constrain, knows)
         self.taken: list[Request | Cancel | Failed] = []
         self._changed = threading.Condition()
         self.admission = Admission(intake, self._take, self._take)
 
-    def submit(self, name: str, grammar: Grammar | None = WORD) -> None:
-        self.admission.submit(Submit(name, Sampling(max_tokens=4, grammar=grammar), prompt="Hi"))
+    def submit(self, name: str, grammar: Grammar | None = WORD, tenant: str = "t") -> None:
+        sampling = Sampling(max_tokens=4, grammar=grammar)
+        self.admission.submit(Submit(name, sampling, prompt="Hi", tenant=tenant))
 
     def await_taken(self, count: int) -> list[Request | Cancel | Failed]:
         with self._changed:
@@ -129,6 +137,86 @@ def test_a_panic_of_a_library_fails_its_request_and_the_next_one_is_served(
     assert isinstance(door.await_taken(4)[3], Request)
 
 
+# --- whose turn it is ---------------------------------------------------------------------------
+
+SLOW = Grammar("regex", "slow")
+
+
+class Gate:
+    """Stands for the compiler: what is slow takes until the gate opens."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.begun: list[str] = []
+
+    def __call__(self, sampling: Sampling) -> None:
+        if sampling.grammar is None:
+            return
+        self.begun.append(sampling.grammar.source)
+        if sampling.grammar.source.startswith("slow"):
+            assert self.open.wait(30)
+
+
+def names(messages: list[Request | Cancel | Failed]) -> list[str]:
+    return [message.name for message in messages if isinstance(message, Request)]
+
+
+def test_slow_grammars_of_one_tenant_keep_no_other_waiting(target: Target) -> None:
+    gate = Gate()
+    door = Door(target, gate)
+    for number in range(6):
+        door.submit(f"bomb-{number}", SLOW, "greedy")
+    door.submit("innocent", WORD, "other")
+    door.submit("innocent too", WORD, "third")
+    assert names(door.await_taken(2)) == ["innocent", "innocent too"]
+    assert gate.begun.count("slow") <= THREADS_PER_TENANT
+    gate.open.set()
+    assert len(names(door.await_taken(8))) == 8
+
+
+def test_tenants_are_served_in_turn(target: Target) -> None:
+    gate = Gate()
+    door = Door(target, gate)
+    for number in range(THREADS):
+        door.submit(f"hold-{number}", SLOW, f"holder-{number}")
+    for tenant in "abc":
+        for number in range(3):
+            door.submit(f"{tenant}{number}", Grammar("regex", f"slow {tenant}{number}"), tenant)
+    gate.open.set()
+    door.await_taken(THREADS + 9)
+    order = [source[-2:] for source in gate.begun if source != "slow"]
+    assert {tenant for tenant, _ in order[:3]} == set("abc")
+    assert [name for name in order if name[0] == "b"] == ["b0", "b1", "b2"]
+
+
+def test_a_tenant_with_too_many_waiting_grammars_is_refused_and_others_are_not(
+    target: Target,
+) -> None:
+    gate = Gate()
+    door = Door(target, gate)
+    for number in range(MOST_PER_TENANT + THREADS_PER_TENANT + 3):
+        door.submit(f"bomb-{number}", SLOW, "greedy")
+    refused = [m for m in door.await_taken(1) if isinstance(m, Failed)]
+    assert {message.code for message in refused} == {"queue_full"}
+    assert f"{MOST_PER_TENANT} of your requests" in refused[0].message
+    door.submit("innocent", WORD, "other")
+    door.submit("plain", None, "greedy")
+    assert set(names(door.await_taken(len(refused) + 2))) == {"innocent", "plain"}
+    gate.open.set()
+    door.await_taken(MOST_PER_TENANT + THREADS_PER_TENANT + 5)
+
+
+def test_a_grammar_that_is_known_waits_for_no_thread(target: Target) -> None:
+    gate = Gate()
+    door = Door(target, gate, lambda grammar: grammar == WORD)
+    for number in range(6):
+        door.submit(f"bomb-{number}", SLOW, f"tenant-{number}")
+    door.submit("known", WORD, "tenant-0")
+    assert names(list(door.taken)) == ["known"]
+    gate.open.set()
+    door.await_taken(7)
+
+
 def answers(outbox: Outbox) -> list[FromEngine]:
     outbox.close()
     found: list[FromEngine] = []
@@ -147,6 +235,17 @@ def test_a_call_that_panics_is_answered(body: Tokenize | GetReport) -> None:
     outbox = Outbox()
     reply(Call(7, body), broken, broken, outbox)
     assert answers(outbox) == [Reply(7, None, "internal", "the engine failed to answer.")]
+
+
+def test_a_refused_call_names_the_field_at_fault() -> None:
+    class Refusing:
+        def __getattr__(self, name: str) -> Any:
+            raise RequestError("bad_setting", "not so.", "drafter")
+
+    refusing: Any = Refusing()
+    outbox = Outbox()
+    reply(Call(7, GetReport()), refusing, refusing, outbox)
+    assert answers(outbox) == [Reply(7, None, "bad_setting", "not so.", "drafter")]
 
 
 def test_whatever_ends_the_reader_closes_the_inbox() -> None:
@@ -198,5 +297,45 @@ def test_a_sound_grammar_is_not_refused_for_the_memory_that_earlier_ones_took() 
         hostile = Grammar("regex", "(" * 50_000 + "a" + ")" * 50_000)
         with pytest.raises(RequestError, match="regex"):
             compiler.constraint(Sampling(grammar=hostile))
+    finally:
+        compiler.close()
+
+
+def test_a_source_that_took_too_long_is_refused_at_once_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiler = Compiler(lambda: DEFINITION, byte_ids, SIZE, ENDS, seconds=1.0)
+    bomb = Grammar("regex", "b+")
+    try:
+        compiler.constraint(Sampling(grammar=WORD))
+        trials = [compiler._trials.get() for _ in range(MAX_TRIALS)]
+        for trial in trials:
+            if trial is not None:
+                os.kill(trial._process.pid, signal.SIGSTOP)  # it answers no more
+        for trial in sorted(trials, key=lambda trial: trial is None):
+            compiler._trials.put(trial)
+        with pytest.raises(RequestError, match="takes more than"):
+            compiler.constraint(Sampling(grammar=bomb))
+        assert compiler.knows(bomb)
+        tried: list[Grammar] = []
+        monkeypatch.setattr(compiler, "_try", lambda grammar: tried.append(grammar) or panic())
+        with pytest.raises(RequestError, match="less than 5 minutes ago"):
+            compiler.constraint(Sampling(grammar=bomb))
+        assert tried == []
+        monkeypatch.setattr("engine.compiler.time.monotonic", lambda: 1e12)
+        assert not compiler.knows(bomb)
+    finally:
+        compiler.close()
+
+
+def test_a_grammar_that_is_only_wrong_is_not_remembered_and_a_compiled_one_is_known() -> None:
+    compiler = Compiler(lambda: DEFINITION, byte_ids, SIZE, ENDS)
+    try:
+        with pytest.raises(RequestError):
+            compiler.constraint(Sampling(grammar=Grammar("regex", "(((")))
+        assert not compiler.knows(Grammar("regex", "((("))
+        assert not compiler.knows(WORD)
+        assert compiler.constraint(Sampling(grammar=WORD)) is not None
+        assert compiler.knows(WORD)
     finally:
         compiler.close()

@@ -286,6 +286,9 @@ def test_a_row_with_nothing_left_ends_that_request_with_the_reason() -> None:
         assert isinstance(end, Failed)
         assert end.code == "invalid_request"
         assert "no token is left" in end.message
+        assert "allowed_token_ids and bad_words together exclude every one" in end.message
+        assert f"after {produced} tokens" in end.message
+        assert end.param == "allowed_token_ids"
         assert "NaN" not in end.message
         assert request.produced == produced
 

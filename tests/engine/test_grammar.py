@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from engine.admission import MOST_WAITING, Admission
+from engine.admission import MOST_PER_TENANT, MOST_WAITING, Admission
 from engine.batch import Chunk
 from engine.build import Target
-from engine.compiler import CACHED_GRAMMARS, MAX_SOURCE_CHARACTERS, Compiler
+from engine.compiler import CACHED_GRAMMARS, MAX_SOURCE_CHARACTERS, MAX_TRIALS, Compiler
 from engine.drafts import Draft
 from engine.draw import Draw
 from engine.errors import RequestError
@@ -633,6 +633,26 @@ def test_a_grammar_is_lark_or_gbnf(compiler: Compiler, grammar: Grammar) -> None
 
 
 @pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ('greeting: "hi"', "as Lark .* no rule `start"),
+        ('root: "a"\n', "as Lark .* no rule `start"),
+        ("", "as Lark .* no rule `start"),
+        ('start: "a" (', "Expected token"),
+        ('root ::= "a" | b', "as GBNF: Rule 'b' not found"),
+        ('item ::= "a"', "as GBNF: No 'root' rule"),
+        ('root ::= "a"\nstart: "b"', "as GBNF"),
+    ],
+)
+def test_errors_of_a_grammar_are_those_of_its_notation(
+    compiler: Compiler, source: str, says: str
+) -> None:
+    with pytest.raises(RequestError, match=says):
+        constrained(compiler, Grammar("grammar", source))
+    assert accepts(compiler, Grammar("grammar", "start: A\nA: /x ::= y/"), "x ::= y")
+
+
+@pytest.mark.parametrize(
     "schema",
     [
         {"not": {"type": "string"}},
@@ -740,13 +760,13 @@ def test_a_trial_that_hangs_is_ended_and_the_next_grammar_gets_a_new_process() -
     others = children()
     compiler = Compiler(lambda: DEFINITION, encode, SIZE, ENDS, seconds=0.5)
     try:
-        for source in ("a", "b"):  # both processes
+        for source in "abc"[:MAX_TRIALS]:  # every process
             assert accepts(compiler, Grammar("regex", source), source)
         hung = children() - others
-        assert len(hung) == 2
+        assert len(hung) == MAX_TRIALS
         for process in hung:
             os.kill(process, signal.SIGSTOP)
-        for source in ("c", "d"):
+        for source in "xyz"[:MAX_TRIALS]:
             with pytest.raises(RequestError, match=r"more than 0\.5 s"):
                 constrained(compiler, Grammar("regex", source))
         assert children().isdisjoint(hung)
@@ -814,8 +834,9 @@ class Door:
             self.taken.append(message)
             self._changed.notify_all()
 
-    def submit(self, name: str, grammar: Grammar | None = None) -> None:
-        self.admission.submit(Submit(name, Sampling(max_tokens=4, grammar=grammar), prompt="Hi"))
+    def submit(self, name: str, grammar: Grammar | None = None, tenant: str = "t") -> None:
+        sampling = Sampling(max_tokens=4, grammar=grammar)
+        self.admission.submit(Submit(name, sampling, prompt="Hi", tenant=tenant))
 
     def names(self, count: int) -> list[str]:
         """What was taken in, once it is so many."""
@@ -868,9 +889,12 @@ def test_a_bad_grammar_fails_its_own_request_only(door: Door) -> None:
     assert [request.name for request in with_grammar] == ["good"]
 
 
-def test_waiting_grammars_are_bounded(door: Door) -> None:
-    for number in range(MOST_WAITING + 1):
+def test_waiting_grammars_are_bounded_by_tenant_and_together(door: Door) -> None:
+    for number in range(MOST_PER_TENANT + 1):
         door.submit(f"r{number}", Grammar("regex", "a+"))
-    assert door.names(1) == [f"Failed r{MOST_WAITING}"]
+    assert door.names(1) == [f"Failed r{MOST_PER_TENANT}"]
+    for number in range(MOST_PER_TENANT, MOST_WAITING + 1):
+        door.submit(f"s{number}", Grammar("regex", "a+"), f"tenant {number // MOST_PER_TENANT}")
+    assert door.names(2)[1] == f"Failed s{MOST_WAITING}"
     door.go.set()
-    assert len(door.names(MOST_WAITING + 1)) == MOST_WAITING + 1
+    assert len(door.names(MOST_WAITING + 2)) == MOST_WAITING + 2

@@ -156,11 +156,11 @@ async def test_a_failing_step_ends_its_requests_only_and_the_third_in_a_row_the_
     for name in ("a", "b"):
         end = (await rest(engine.begin(name, 5, "raise")))[-1]
         assert isinstance(end, Failed)
-        assert end.code == "internal"
-    assert isinstance((await rest(engine.begin("good", 5)))[-1], Finished)
+        assert end.code == "internal"  # after a second attempt
+        assert isinstance((await rest(engine.begin(f"good {name}", 5)))[-1], Finished)
     await engine.idle()
     assert engine.client.pid == pid
-    for name in ("c", "d", "e"):
+    for name in ("c", "d"):
         assert isinstance((await rest(engine.begin(name, 5, "raise")))[-1], Failed)
     await engine.until(lambda: engine.client.pid != pid and engine.client.death)
     assert engine.client.death is not None

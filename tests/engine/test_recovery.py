@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.last_words import last_words, log_end
 from engine.recovery import (
     HEALTHY_S,
     MOST_RETRIES,
@@ -15,7 +16,6 @@ from engine.recovery import (
     Watch,
     blame,
     ended,
-    last_line,
     may_retry,
 )
 from engine.stream import MERGED_PIECES, SLOW_EVENTS, Stream
@@ -132,23 +132,66 @@ def test_while_it_starts_no_step_counts_and_silence_may_be_long() -> None:
 # --- why ----------------------------------------------------------------------------------------
 
 
-def test_a_death_names_status_or_signal_and_the_last_line_of_the_log(tmp_path: Path) -> None:
-    log = tmp_path / "engine.log"
-    log.write_bytes(b"first\nRuntimeError: \x1b[31mlost\xff\n\n")
-    death = ended(1, log)
+def test_a_death_names_status_or_signal() -> None:
+    death = ended(1, "boom")
     assert (death.kind, death.reason) == ("exit", "The engine process ended with status 1.")
-    assert death.log_line == "RuntimeError:  [31mlost\ufffd"
-    death = ended(-signal.SIGSEGV, log)
-    assert death.kind == "signal"
+    assert death.log_line == "boom"
+    death = ended(-signal.SIGSEGV, None)
+    assert (death.kind, death.log_line) == ("signal", None)
     assert death.reason == "The engine process was killed by signal 11 (SIGSEGV)."
-    assert "out of memory" in ended(-signal.SIGKILL, log).reason
+    assert "out of memory" in ended(-signal.SIGKILL, None).reason
 
 
-def test_a_long_last_line_is_cut_and_a_missing_log_says_nothing(tmp_path: Path) -> None:
+INFO = "2026-11-29 21:00:00,000 engine.worker INFO the client has gone"
+WARNING = "2026-11-29 21:00:01,000 engine.build WARNING using the torch attention: none"
+FATAL = "Fatal Python error: Segmentation fault"
+TRACEBACK = """Traceback (most recent call last):
+  File "x.py", line 1, in <module>
+    boom()
+RuntimeError: lost"""
+AGAIN = TRACEBACK.replace("lost", "again")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (INFO, None),
+        ("Loading weights: 100%", None),
+        (f"{WARNING}\n{INFO}", WARNING),
+        (f"{WARNING}\n{TRACEBACK}\n{INFO}", "RuntimeError: lost"),
+        (
+            f"{TRACEBACK}\n\nDuring handling:\n\n{TRACEBACK.replace('lost', 'again')}\n{INFO}",
+            "RuntimeError: again",
+        ),
+        (f"{TRACEBACK}\n{WARNING}", WARNING),
+        (f"{FATAL}\n\nThread 0x1:\n  File x", FATAL),
+    ],
+)
+def test_its_last_words_are_a_warning_or_the_end_of_a_traceback(
+    tmp_path: Path, text: str, line: str | None
+) -> None:
     log = tmp_path / "engine.log"
-    log.write_text("x" * 100_000)
-    assert last_line(log) == "x" * 300
-    assert last_line(tmp_path / "none") == ""
+    log.write_text(f"{text}\n")
+    assert last_words(log, 0) == line
+
+
+def test_what_an_earlier_process_wrote_is_not_taken_for_its_last_words(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    assert last_words(log, log_end(log)) is None
+    log.write_text(f"{TRACEBACK}\n")
+    start = log_end(log)
+    with log.open("a") as file:
+        file.write(f"{INFO}\n")
+    assert last_words(log, start) is None
+    assert last_words(log, 10 * start) == "RuntimeError: lost"  # the log was begun anew
+
+
+def test_last_words_are_cut_and_without_control_characters(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    log.write_bytes(b"x" * 100_000 + b"\nTraceback (most recent call last):\nE: \x1b[31mlost\xff\n")
+    assert last_words(log, 0) == "E:  [31mlost\ufffd"
+    log.write_text(f"Traceback (most recent call last):\n{'y' * 1000}\n")
+    assert last_words(log, 0) == "y" * 300
 
 
 # --- whom ---------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ class Up:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "app.cli", "up", "--data-dir", str(data_dir)]
         command += ["--port", str(self.port), "--ui-port", str(self.ui_port), "--dtype", "float32"]
+        command += ["--threads", "1"]
         command += options
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(
