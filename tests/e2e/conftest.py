@@ -169,7 +169,7 @@ def clients(live: Live, speculation: dict[str, Any]) -> Generator[None]:
     for thread in threads:
         thread.start()
     try:
-        live.until("/api/state", lambda state: state["live"]["tokens_per_s"] > 0)
+        live.until("/api/state", lambda state: (state["live"] or {}).get("tokens_per_s", 0) > 0)
         yield
     finally:
         over.set()
