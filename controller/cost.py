@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, cast
 
 from controller.contract import CostPoint, StepOutcome
 from controller.cost_table import CostTable
 
-VERSION = 1
 DEAD_BAND = 0.02
 INNOVATION, STALE_INNOVATION = 0.2, 0.6
 SHARED_RATE = 0.04
@@ -152,28 +150,7 @@ class CostModel:
             self._shared = _within(self._shared + common, SHARED_LIMIT)
             self._own = {b: FADE * (v - common) for b, v in self._own.items()}
 
-    # --- cache and report ---------------------------------------------------------------------
-
-    def to_dict(self) -> dict[str, object]:
-        """The calibration (not the online correction) as JSON-able values."""
-        points = [[p.requests, p.rows, p.context_len, p.ms] for p in self.points]
-        return {"version": VERSION, "points": points}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, object]) -> CostModel:
-        """Inverse of to_dict. ValueError when the value is not one of this version."""
-        if data.get("version") != VERSION:
-            raise ValueError(f"cost table version {data.get('version')!r}, expected {VERSION}")
-        try:
-            points = [
-                CostPoint(int(p[0]), int(p[1]), int(p[2]), float(p[3]))
-                for p in cast("list[Any]", data["points"])
-            ]
-        except (KeyError, TypeError, IndexError, ValueError) as error:
-            raise ValueError("cost table has no valid list of points") from error
-        if any(p.ms <= 0 or not math.isfinite(p.ms) for p in points):
-            raise ValueError("cost table holds times that are not positive")
-        return cls(points)
+    # --- report ---------------------------------------------------------------------
 
     def report(self) -> dict[str, object]:
         """JSON-able view: the table and what was learned since."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -180,28 +178,3 @@ def test_draft_and_overhead_are_kept_per_drafter_and_kind_of_step() -> None:
     assert model.overhead_ms(1, True) == pytest.approx(1.0)
     assert model.overhead_ms(1, False) == pytest.approx(0.6)
     assert model.overhead_ms(30, False) > 0.0
-
-
-def test_the_calibration_survives_json_without_the_corrections() -> None:
-    model = CostModel(points(FP32, (1, 4)))
-    model.observe(step(500.0))
-    again = CostModel.from_dict(json.loads(json.dumps(model.to_dict())))
-    assert again.points == model.points
-    assert again.verify_ms(1, 3, 128) == pytest.approx(61.0)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        {},
-        {"version": 0, "points": []},
-        {"version": 1},
-        {"version": 1, "points": [[1, 1]]},
-        {"version": 1, "points": [[1, 1, 0, -3.0]]},
-        {"version": 1, "points": [[1, 1, 0, float("nan")]]},
-        {"version": 1, "points": [["a", 1, 0, 1.0]]},
-    ],
-)
-def test_a_foreign_or_damaged_cache_is_refused(data: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="cost table"):
-        CostModel.from_dict(data)

@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -89,6 +90,18 @@ async def test_upgrade_keeps_the_data_of_an_earlier_schema(empty_url: str) -> No
 def test_processes_that_start_together_migrate_once(empty_url: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         assert set(pool.map(upgrade, [empty_url] * 4)) == {head()}
+
+
+def test_a_writer_that_soon_ends_is_waited_for_at_the_change_to_wal(tmp_path: Path) -> None:
+    """SQLite refuses that change at once, whatever the busy timeout, while another one writes."""
+    path = tmp_path / "paceline.db"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("CREATE TABLE theirs (x)")
+    other.execute("BEGIN IMMEDIATE")
+    done = threading.Timer(0.3, other.commit)
+    done.start()
+    assert upgrade(f"sqlite:///{path}") == head()
+    done.join()
 
 
 async def test_upgrade_may_be_called_inside_an_event_loop(empty_url: str) -> None:
