@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from engine import kernels, kernels_attention_bf16
 from engine.attention import TorchAttention
 from engine.batch import Batch, Chunk
-from engine.kernels import TENSORS, WORDS, Layout, compiled, scratch_floats
+from engine.kernels import ITEM, MOST_SCORES, TENSORS, WORDS, Layout
+from engine.kernels_product import multiplies
 from engine.kv import KvPool
 from engine.shape import Attend, AttentionKind, Shape
 from engine.team import Team
 
 MOST_ROWS = 20
 """Chunks of more rows are prefill, for which torch's blocked kernel is faster."""
+COST_KEYS, COST_ROWS = 32, 8
+"""The cost of a KV head is (keys + COST_KEYS) * (rows + COST_ROWS): reading the keys and values
+takes as long as COST_ROWS rows."""
 UNBOUNDED = 1 << 40
 """The window of layers that see every key."""
 
@@ -37,9 +42,9 @@ class _Work:
     """What one kind of layer has to compute in a step, see kernels.ITEM. bounds: the items of
     share s are bounds[s]..bounds[s + 1]. scratch: float32 numbers for each thread."""
 
-    items: np.ndarray
-    pages: np.ndarray
-    bounds: np.ndarray
+    items: array[int]
+    pages: array[int]
+    bounds: array[int]
     scratch: int
 
 
@@ -53,7 +58,9 @@ class CpuAttention:
         self._kinds = shape.kinds
         self._torch = TorchAttention(pool, shape)
         self._layouts = {kind: _layout(kind, pool) for kind in shape.kinds}
-        self._bodies = [compiled(self._layouts[kind]) for kind in shape.kinds]
+        halves = pool.keys[0].dtype == torch.bfloat16 and multiplies()
+        self._kernels = kernels_attention_bf16 if halves else kernels
+        self._bodies = [self._kernels.compiled(self._layouts[kind]) for kind in shape.kinds]
         self._stores = [
             (keys.data_ptr(), values.data_ptr())
             for keys, values in zip(pool.keys, pool.values, strict=True)
@@ -110,34 +117,49 @@ class CpuAttention:
         return attend
 
     def _work(self, chunks: Sequence[tuple[int, Chunk]], kind: AttentionKind) -> _Work:
-        """The work of one kind of layer, cut into shares of about equal cost."""
-        items: list[tuple[int, ...]] = []
-        costs: list[int] = []
-        pages: list[int] = []
-        scratch = 0
-        for first, chunk in chunks:
+        """The work of one kind of layer, cut into shares of about equal cost. Plain loops: a call
+        of numpy costs more than what the few chunks of a step need."""
+        heads, group = kind.kv_heads, kind.heads // kind.kv_heads
+        size, window = self._pool.page_size, kind.window or UNBOUNDED
+        items, pages, bounds = array("q"), array("q"), array("q", (0,))
+        sizes: list[tuple[int, int, int, int]] = []  # oldest, most heads at once, cost, first page
+        most_rows = most_keys = total = 0
+        for _, chunk in chunks:
             rows, begin = len(chunk.ids), chunk.start
-            oldest = 0 if kind.window is None else max(0, begin - kind.window + 1)
+            oldest = max(0, begin - window + 1)
             keys = begin + rows - oldest
-            scratch = max(scratch, scratch_floats(self._layouts[kind], rows, keys))
-            for head in range(kind.kv_heads):
-                items.append((first, rows, begin, oldest, len(pages), head))
-                costs.append((keys + 32) * (rows + 1))
-            pages.extend(chunk.pages[: -(-chunk.kv_length // self._pool.page_size)])
+            cost = (keys + COST_KEYS) * (rows + COST_ROWS)
+            at_once = max(1, MOST_SCORES // (rows * group * keys))
+            sizes.append((oldest, at_once, cost, len(pages)))
+            pages.extend(chunk.pages[: -(-(begin + rows) // size)])
+            most_rows, most_keys, total = max(most_rows, rows), max(most_keys, keys), total + cost
         shares = self._team.size
-        middles = np.cumsum(costs) - np.array(costs) / 2
-        bounds = np.searchsorted(middles, sum(costs) * np.arange(shares + 1) / shares)
+        left = step = total * heads / shares  # of the share that is being filled
+        for (first, chunk), (oldest, at_once, cost, page) in zip(chunks, sizes, strict=True):
+            head = 0
+            while head < heads:
+                fitting = int(left / cost + 0.5) if len(bounds) < shares else heads
+                count = min(fitting, at_once, heads - head)
+                if count <= 0:
+                    bounds.append(len(items) // ITEM)
+                    left += step
+                    continue
+                items.extend((first, len(chunk.ids), chunk.start, oldest, page, head, count))
+                head += count
+                left -= count * cost
+        bounds.extend([len(items) // ITEM] * (shares + 1 - len(bounds)))
+        layout = self._layouts[kind]
         return _Work(
-            np.array(items, np.int64), np.array(pages, np.int64), bounds.astype(np.int64), scratch
+            items, pages, bounds, self._kernels.scratch_floats(layout, most_rows, most_keys)
         )
 
     def _call(self, kind: AttentionKind, work: _Work, scratch: Tensor) -> Any:
         """The arguments of kernels.compiled, those of the tensors left open."""
         return (ctypes.c_int64 * WORDS)(
             *[0] * TENSORS,
-            work.items.ctypes.data,
-            work.pages.ctypes.data,
-            work.bounds.ctypes.data,
+            work.items.buffer_info()[0],
+            work.pages.buffer_info()[0],
+            work.bounds.buffer_info()[0],
             *self._team.addresses[:2],
             scratch.data_ptr(),
             work.scratch,

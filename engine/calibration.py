@@ -19,7 +19,7 @@ from engine.executor import Executor
 from engine.kv import KvPool
 from engine.pages import Pages
 
-VERSION = 5
+VERSION = 6
 REPEATS = 3
 NOISY = 1.3
 """Runs of one shape that differ by more than this factor were disturbed."""

@@ -15,9 +15,11 @@ from numba import cfunc, njit, types
 
 from engine.intrinsics import OPTIONS, as_float, call, exp, load, pointer, shift, store
 
-ITEM = 6
+ITEM = 7
 """int64 words of a work item: first row, rows, position of the first row, oldest visible
-position of it, offset of the chunk's pages in the page list, KV head."""
+position of it, offset of the chunk's pages in the page list, first KV head, KV heads."""
+MOST_SCORES = 1 << 16
+"""Scores that an item of several KV heads has at most, so that they stay in the cache."""
 WORDS, TENSORS = 21, 10
 """int64 words of the arguments of one call, in the order in which `body` reads them; the first
 TENSORS of them are addresses and row strides of tensors."""
@@ -125,10 +127,10 @@ def _attend(
     item: Any, page_list: Any, q: Any, q_stride: int, k: Any, k_stride: int, v: Any,
     v_stride: int, keys: Any, values: Any, out: Any, out_stride: int, scratch: Any,
     scale: float, window: int, kv_heads: int, group: int, dim: int, value_dim: int, size: int,
-    page: int, zero: Any,
+    page: int, zero: Any, head: int,
 ) -> None:  # fmt: skip
     """Writes the rows' keys and values of one KV head to the pages and attends over them."""
-    row, count, start, oldest, head = item[0], item[1], item[2], item[3], item[5]
+    row, count, start, oldest = item[0], item[1], item[2], item[3]
     pages = shift(page_list, item[4])
     key_stride, value_stride = kv_heads * dim, kv_heads * value_dim
     for r in range(count):
@@ -192,13 +194,15 @@ def _compile(layout: Layout, *, cache: bool) -> Any:
         share = me
         while share < shares:  # more than once only if OpenMP gave fewer threads than asked for
             for index in range(bounds[share], bounds[share + 1]):
-                _attend(
-                    shift(items, index * ITEM), page_list,
-                    pointer(words[0], zero), words[1], pointer(words[2], zero), words[3],
-                    pointer(words[4], zero), words[5], pointer(words[6], zero),
-                    pointer(words[7], zero), pointer(words[8], zero), words[9],
-                    scratch, scale, window, kv_heads, group, dim, value_dim, words[20], page, zero,
-                )  # fmt: skip
+                item = shift(items, index * ITEM)
+                for head in range(item[5], item[5] + item[6]):
+                    _attend(
+                        item, page_list,
+                        pointer(words[0], zero), words[1], pointer(words[2], zero), words[3],
+                        pointer(words[4], zero), words[5], pointer(words[6], zero),
+                        pointer(words[7], zero), pointer(words[8], zero), words[9], scratch, scale,
+                        window, kv_heads, group, dim, value_dim, words[20], page, zero, head,
+                    )  # fmt: skip
             share += team
 
     return body

@@ -1,8 +1,8 @@
-"""A few bfloat16 rows times a packed matrix (numba): what oneDNN computes, bit by bit, without
-the 11 us that a call of it takes.
+"""A few bfloat16 rows times a packed matrix (numba): what oneDNN computes, bit by bit.
 
-oneDNN packs a weight [N, K] for AVX-512 as panels [ceil(N / 64)][K padded to 32, / 2][64][2], and
-multiplies with VDPBF16PS in the order of K. So does this code, on the same memory."""
+A call of oneDNN takes 11 us, even for one row. It packs a weight [N, K] for AVX-512 as panels
+[ceil(N / 64)][K padded to 32, / 2][64][2], and multiplies with VDPBF16PS in the order of K. So does
+this code, on the same memory."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ K_PADDING, K_BLOCK = 32, 512
 """Inputs that a panel's depth is a multiple of, and that are summed before the next are begun."""
 MOST_AT_ONCE = 6
 """Rows that share one pass over a panel: 6 x 4 sums, 4 weights and a row's pair are registers."""
-AHEAD, FETCHING_ROWS = 32, 3
-"""How many pairs ahead weights are fetched, for at least so many rows: the multiplications of
+AHEAD = 32
+"""How many pairs ahead weights are fetched, for three rows and more: the multiplications of
 fewer leave the processor's own look-ahead enough room."""
 
 
-class _BFloat16(ir.types.Type):
+class BFloat16(ir.types.Type):
     """llvmlite has no name for LLVM's bfloat."""
 
     intrinsic_name = "bf16"
@@ -38,10 +38,10 @@ class _BFloat16(ir.types.Type):
         return "bfloat"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _BFloat16)
+        return isinstance(other, BFloat16)
 
     def __hash__(self) -> int:
-        return hash(_BFloat16)
+        return hash(BFloat16)
 
 
 def multiplies() -> bool:
@@ -56,22 +56,26 @@ def packed_bytes(outputs: int, inputs: int) -> int:
 
 
 @intrinsic
-def _panel(typing: Any, sums: Any, x: Any, stride: Any, weight: Any, pairs: Any, rows: Any) -> Any:
+def multiply_panel(
+    typing: Any, sums: Any, x: Any, stride: Any, weight: Any, pairs: Any, rows: Any, later: Any,
+    level: Any,
+) -> Any:  # fmt: skip
     """sums [rows, 64] = x [rows, 2 pairs] @ panel. x, weight: pointers to bfloat16; stride: from
-    row to row of x; rows: a literal."""
-    if not isinstance(rows, types.IntegerLiteral):
+    row to row of x. later: a panel that is fetched meanwhile. Literals: rows, and the level of
+    cache that `later` goes to, 0 for not at all."""
+    if not all(isinstance(each, types.IntegerLiteral) for each in (rows, level)):
         return None
-    count = rows.literal_value
+    count, where = rows.literal_value, level.literal_value
     number = types.int64
-    signature = types.void(sums, x, number, weight, number, rows)
+    signature = types.void(sums, x, number, weight, number, rows, later, level)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        out, source, step, panel, end, _ = arguments
+        out, source, step, panel, end, _, soon, _ = arguments
         if not multiplies():
             return context.get_dummy_value()
         wide, word, byte = ir.IntType(64), ir.IntType(32), ir.IntType(8)
         floats, pair = ir.VectorType(ir.FloatType(), LANES), ir.VectorType(word, LANES)
-        halves = ir.VectorType(_BFloat16(), 2 * LANES)
+        halves = ir.VectorType(BFloat16(), 2 * LANES)
         dot = cgutils.get_or_insert_function(
             builder.module,
             ir.FunctionType(floats, [floats, halves, halves]),
@@ -82,7 +86,7 @@ def _panel(typing: Any, sums: Any, x: Any, stride: Any, weight: Any, pairs: Any,
         totals = [cgutils.alloca_once(builder, floats) for _ in range(count * blocks)]
         for total in totals:
             builder.store(zero, total)
-        weights = builder.bitcast(panel, pair.as_pointer())
+        weights, soon = (builder.bitcast(each, pair.as_pointer()) for each in (panel, soon))
         lines = [
             builder.bitcast(
                 builder.gep(source, [builder.mul(step, ir.Constant(wide, row))]),
@@ -102,9 +106,9 @@ def _panel(typing: Any, sums: Any, x: Any, stride: Any, weight: Any, pairs: Any,
             for block in range(blocks):
                 place = builder.gep(weights, [builder.add(first, ir.Constant(wide, block))])
                 loaded.append(builder.bitcast(builder.load(place, align=4), halves))
-                if count >= FETCHING_ROWS:
-                    later = builder.gep(place, [ir.Constant(wide, AHEAD * blocks)])
-                    how = [ir.Constant(word, each) for each in (0, 3, 1)]  # read, keep, data
+                if where:
+                    later = builder.gep(soon, [builder.add(first, ir.Constant(wide, block))])
+                    how = [ir.Constant(word, each) for each in (0, 4 - where, 1)]  # read, data
                     builder.call(fetch, [builder.bitcast(later, byte.as_pointer()), *how])
             for row, line in enumerate(lines):
                 both = builder.load(builder.gep(line, [loop.index]), align=2)
@@ -127,22 +131,42 @@ def _panel(typing: Any, sums: Any, x: Any, stride: Any, weight: Any, pairs: Any,
 
 
 @njit
-def _dot(
+def _first_rows(
     sums: Any, x: Any, stride: int, weight: Any, pairs: int, count: int
 ) -> None:  # fmt: skip
-    """_panel of 1 to MOST_AT_ONCE rows."""
+    """multiply_panel of the 1 to MOST_AT_ONCE rows that read a panel from memory."""
+    later = shift(weight, AHEAD * 2 * PANEL)
     if count == 6:
-        _panel(sums, x, stride, weight, pairs, 6)
+        multiply_panel(sums, x, stride, weight, pairs, 6, later, 1)
     elif count == 5:
-        _panel(sums, x, stride, weight, pairs, 5)
+        multiply_panel(sums, x, stride, weight, pairs, 5, later, 1)
     elif count == 4:
-        _panel(sums, x, stride, weight, pairs, 4)
+        multiply_panel(sums, x, stride, weight, pairs, 4, later, 1)
     elif count == 3:
-        _panel(sums, x, stride, weight, pairs, 3)
+        multiply_panel(sums, x, stride, weight, pairs, 3, later, 1)
     elif count == 2:
-        _panel(sums, x, stride, weight, pairs, 2)
+        multiply_panel(sums, x, stride, weight, pairs, 2, later, 0)
     else:
-        _panel(sums, x, stride, weight, pairs, 1)
+        multiply_panel(sums, x, stride, weight, pairs, 1, later, 0)
+
+
+@njit
+def _more_rows(
+    sums: Any, x: Any, stride: int, weight: Any, pairs: int, count: int, later: Any
+) -> None:  # fmt: skip
+    """multiply_panel of rows that find the panel in the cache, while `later` is fetched."""
+    if count == 6:
+        multiply_panel(sums, x, stride, weight, pairs, 6, later, 2)
+    elif count == 5:
+        multiply_panel(sums, x, stride, weight, pairs, 5, later, 2)
+    elif count == 4:
+        multiply_panel(sums, x, stride, weight, pairs, 4, later, 2)
+    elif count == 3:
+        multiply_panel(sums, x, stride, weight, pairs, 3, later, 2)
+    elif count == 2:
+        multiply_panel(sums, x, stride, weight, pairs, 2, later, 2)
+    else:
+        multiply_panel(sums, x, stride, weight, pairs, 1, later, 2)
 
 
 @njit(inline="always")
@@ -160,16 +184,21 @@ def product(
         width = min(PANEL, outputs - first)
         for row in range(0, rows, MOST_AT_ONCE):
             source, count = shift(x, row * inputs), min(MOST_AT_ONCE, rows - row)
-            _dot(sums, source, inputs, part, min(inputs, K_BLOCK) // 2, count)
-            for begin in range(K_BLOCK, inputs, K_BLOCK):
+            for begin in range(0, inputs, K_BLOCK):
                 pairs = min(inputs - begin, K_BLOCK) // 2
-                _dot(more, shift(source, begin), inputs, shift(part, begin * PANEL), pairs, count)
-                for n in range(count * PANEL):
-                    sums[n] += more[n]
+                target = sums if begin == 0 else more
+                here, block = shift(source, begin), shift(part, begin * PANEL)
+                if row == 0:
+                    _first_rows(target, here, inputs, block, pairs, count)
+                else:
+                    _more_rows(target, here, inputs, block, pairs, count, shift(block, size))
+                if begin > 0:
+                    for n in range(count * PANEL):
+                        sums[n] += more[n]
             for r in range(count):
-                line, target = shift(sums, r * PANEL), shift(out, (row + r) * outputs + first)
+                line, results = shift(sums, r * PANEL), shift(out, (row + r) * outputs + first)
                 if has_bias:
                     for n in range(width):
                         line[n] += load(bias[first + n])
                 for n in range(width):
-                    target[n] = store(line[n], np.uint16(0))
+                    results[n] = store(line[n], np.uint16(0))
