@@ -32,6 +32,8 @@ ENGINE_STATUS: dict[str, tuple[int, int | None]] = {
     "draft_length_out_of_range": (400, None),
     "drafter_disabled": (400, None),
     "bad_setting": (400, None),
+    "unknown_parameter": (400, None),
+    "parameter_out_of_range": (400, None),
     "queue_full": (503, 2),
     "out_of_memory": (503, 5),
     "engine_starting": (503, 5),

@@ -17,8 +17,8 @@ from app.db.errors import DatabaseError
 from app.db.keys import KeyRecord, KeyStore, check_expiry, check_name
 from app.failures import Failure, SettingsError, StartError
 from app.schema import migrate_to_newest
-from app.security.auth import SCOPES
-from app.service import OPERATOR_SCOPES, read_pepper
+from app.security.auth import OPERATOR_SCOPES, SCOPES
+from app.security.pepper import read_pepper
 from app.settings import Settings, settings_of
 
 T = TypeVar("T")

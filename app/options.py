@@ -32,6 +32,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_chat(commands)
     add_bench(commands)
     add_model(commands)
+    add_corpus(commands)
     add_keys(commands)
     add_database(commands)
     leaf(commands, "version", "print the version", "app.options:print_version")
@@ -119,14 +120,7 @@ def add_bench(commands: Any) -> None:
     text = "measure a running server, modes side by side"
     bench = leaf(commands, "bench", text, "app.bench.command:main")
     add_client(bench)
-    bench.add_argument("--prompts", required=True, help="JSON lines: question_id, category, turns")
-    bench.add_argument(
-        "--limit", type=positive, help="this many prompts, spread over the categories"
-    )
-    bench.add_argument("--categories", type=names, default=(), help="only these: coding,summary")
-    bench.add_argument(
-        "--max-tokens", type=positive, default=128, help="per answer (default: %(default)s)"
-    )
+    add_prompts(bench, 128)
     bench.add_argument(
         "--modes",
         type=names,
@@ -142,6 +136,39 @@ def add_bench(commands: Any) -> None:
     bench.add_argument(
         "--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)"
     )
+    add_drafter_bench(bench.add_subparsers(metavar="drafters"))
+
+
+def add_drafter_bench(kinds: Any) -> None:
+    text = "measure the model-free drafters, in an engine of their own"
+    settings = ("model", "cache_dir", "dtype", "threads", "suffix_memory_mb", "max_draft_length")
+    bench = leaf(kinds, "drafters", text, "app.bench.drafters:main", settings)
+    add_prompts(bench, 160)
+    bench.add_argument(
+        "--corpus",
+        help="texts for the warm runs and the timed calls, a file as `paceline corpus load` takes",
+    )
+    bench.add_argument(
+        "--concurrency", type=positive, default=8, help="requests at once (default: %(default)s)"
+    )
+    bench.add_argument(
+        "--rounds",
+        type=positive,
+        default=10,
+        help="times that ten prompts are asked again (default: %(default)s)",
+    )
+
+
+def add_prompts(bench: argparse.ArgumentParser, max_tokens: int) -> None:
+    """The options that both kinds of benchmark have."""
+    bench.add_argument("--prompts", help="JSON lines: question_id, category, turns")
+    bench.add_argument(
+        "--limit", type=positive, help="this many prompts, spread over the categories"
+    )
+    bench.add_argument("--categories", type=names, default=(), help="only these: coding,summary")
+    bench.add_argument(
+        "--max-tokens", type=positive, default=max_tokens, help="per answer (default: %(default)s)"
+    )
     bench.add_argument("--json", metavar="OUT", help="write everything measured to this file")
 
 
@@ -151,6 +178,21 @@ def add_model(commands: Any) -> None:
     leaf(actions, "fetch", fetch, "app.model:main_fetch", ("cache_dir",))
     show = "print which model would be served, and from where"
     leaf(actions, "show", show, "app.model:main_show", ("model", "served_name", "cache_dir"))
+
+
+def add_corpus(commands: Any) -> None:
+    actions = group(commands, "corpus", "texts that drafters may copy from, in a running server")
+    text = "upload a file and wait until it is indexed"
+    load = leaf(actions, "load", text, "app.corpus:load")
+    load.add_argument("name", help="1 to 64 of A-Z a-z 0-9 . _ -; what has it is replaced")
+    load.add_argument(
+        "file", help=".txt, .jsonl with text or token_ids, or .npz with tokens and offsets"
+    )
+    add_client(load)
+    add_client(leaf(actions, "list", "list them, and how far each is", "app.corpus:show"))
+    remove = leaf(actions, "remove", "remove one", "app.corpus:remove")
+    remove.add_argument("name", help="as `paceline corpus list` shows it")
+    add_client(remove)
 
 
 def add_keys(commands: Any) -> None:

@@ -35,6 +35,7 @@ def served_model(url: str, key: str) -> str:
 def reason(answer: httpx.Response) -> str:
     """The message of an error answer, or the start of whatever else came."""
     try:
-        return answer.json()["error"]["message"]
+        body = answer.json()
+        return body["error"]["message"] if "error" in body else body["detail"]
     except (ValueError, KeyError, TypeError):
         return answer.text[:200]

@@ -1,4 +1,4 @@
-"""Everything one API process holds, wired together: engine, keys, writer, live views, metrics."""
+"""One API process from start to stop: engine, keys, writer and views, and who may use them."""
 
 from __future__ import annotations
 
@@ -6,64 +6,39 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 from litestar import Request
 
-from app.admin.ledger import Ledger
-from app.admin.live import Live
+from app.corpora.library import Library
+from app.db.corpora import CorpusStore
 from app.db.engine import create_engine
-from app.db.errors import DatabaseError
-from app.db.keys import KeyStore, load_pepper
-from app.db.migrate import has_keys
-from app.errors import ENGINE_STATUS, ApiError, engine_error
-from app.failures import StartError
+from app.db.keys import KeyStore
+from app.errors import ApiError, bad_request, engine_error
 from app.inference.generation import Generation
 from app.inference.limits import check_draft_length
 from app.inference.response_store import ResponseStore
-from app.security.auth import SCOPES, Principal
+from app.security.auth import OPERATOR_SCOPES, SCOPES, Principal
+from app.security.pepper import read_pepper
 from app.security.tickets import Tickets
 from app.settings import Settings, schedule
 from app.telemetry.metrics import Metrics
-from app.telemetry.records import AuditRecord, RequestRecord
+from app.telemetry.records import AuditRecord, Transport
+from app.telemetry.running import Running, Source
 from app.telemetry.writer import Writer
-from controller.contract import Wish
+from app.views import Views
 from engine.client import EngineCallError, EngineClient, EngineStartError
-from engine.wire import (
-    CallBody,
-    ControllerState,
-    DrafterState,
-    Failed,
-    Finished,
-    Hello,
-    Progress,
-    SetController,
-    Snapshot,
-    Submit,
-)
+from engine.wire import CallBody, Hello, Progress, SetController, Submit
 
-CLIENT_LEFT = 499
 DRAIN_S = 10.0
 CANCEL_S = 2.0
-OPERATOR_SCOPES = ("inference", "metrics:read", "admin:read", "operate")
+NO_PRIORITY = (
+    "priority must be 0 or left out: this server runs requests in the order of their arrival. Its "
+    "operator can allow priorities with --scheduling-policy priority."
+)
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Source:
-    """Where a running request came from, and what has been streamed of it, for its record.
-
-    Times are of the monotonic clock: the arrival, and the first output."""
-
-    key_id: str
-    endpoint: str
-    transport: str
-    started_at: float = field(default_factory=time.monotonic)
-    first_at: float | None = None
-    tokens: int = 0
 
 
 class Service:
@@ -72,36 +47,30 @@ class Service:
 
     def __init__(self, settings: Settings, engine_command: Sequence[str] = ()) -> None:
         self.settings = settings
-        self.model = settings.served_name
+        self.model = model = settings.served_name
         self.started_at = time.time()
         self.draining = False
         self.drain_s = DRAIN_S
         self.database = create_engine(settings.database_url)
-        self.writer = Writer(self.database, settings.data_path / "spill", model=self.model)
+        self.writer = Writer(self.database, settings.data_path / "spill", model=model)
         self.keys = KeyStore(
             self.database,
             read_pepper(settings),
             on_use=self.writer.record_key_use,
         )
+        metrics = Metrics(model, lambda: (self.engine.restarts, self.writer.status()["dropped"]))
+        self.views = Views(metrics, self.writer, self.started_at, settings.max_draft_length)
+        self._running = Running(model, metrics, self.writer)
         self.engine = EngineClient(
             settings.engine_config(),
             settings.data_path / "logs" / "engine.log",
-            self.observe_snapshot,
-            self.observe_finished,
+            self.views.observe_snapshot,
+            self._running.observe_finished,
             engine_command,
         )
-        self.live = Live()
-        self.ledger = Ledger()
-        self.metrics = Metrics(
-            self.model, lambda: (self.engine.restarts, self.writer.status()["dropped"])
-        )
+        self.corpora = Library(CorpusStore(self.database), self.engine, settings.corpus_tokens)
         self.responses = ResponseStore()
         self.tickets = Tickets()
-        # As last heard of from the engine; None and () until it is ready for the first time.
-        self.controller: ControllerState | None = None
-        self.drafters: tuple[DrafterState, ...] = ()
-        self.set_by, self.set_at = "start", self.started_at
-        self._sources: dict[str, Source] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     # --- life -------------------------------------------------------------------------------
@@ -126,7 +95,7 @@ class Service:
         async def start_engine() -> None:
             try:
                 hello = await self.engine.start(on_progress)
-                self.controller, self.drafters = hello.controller, hello.drafters
+                self.views.observe_hello(hello)
                 await self._apply_mode()
             except EngineStartError as error:
                 log.error("%s", error.message)
@@ -139,6 +108,7 @@ class Service:
         self._tasks = [
             asyncio.create_task(self.keys.keep_fresh(), name="keys"),
             asyncio.create_task(start_engine(), name="engine-start"),
+            asyncio.create_task(self.corpora.run(), name="corpora"),
         ]
 
     async def _apply_mode(self) -> None:
@@ -156,7 +126,7 @@ class Service:
         )
         try:
             state = await self.engine.call(body)
-            self.controller = msgspec.convert(state, ControllerState)
+            self.views.controller_changed(state, self.views.set_by, self.views.set_at)
         except EngineCallError as error:
             await self.engine.stop()
             message = f"The engine refused --mode {settings.mode}: {error.message}"
@@ -185,12 +155,6 @@ class Service:
 
     # --- inference --------------------------------------------------------------------------
 
-    @property
-    def max_draft_length(self) -> int:
-        """The largest D that may be asked for."""
-        state = self.controller
-        return self.settings.max_draft_length if state is None else state.max_draft_length
-
     def check_model(self, name: str) -> None:
         if name != self.model:
             raise ApiError(
@@ -205,7 +169,7 @@ class Service:
         submits: list[Submit],
         principal: Principal,
         endpoint: str,
-        transport: str,
+        transport: Transport,
         names: Mapping[str, str] | None = None,
     ) -> Generation:
         """Start engine requests for one answer. Raises ApiError when none may start now.
@@ -214,14 +178,17 @@ class Service:
         if self.draining:
             raise engine_error("draining", "The server is shutting down.")
         for submit in submits:
+            if submit.priority and self.settings.scheduling_policy == "fcfs":
+                raise bad_request(NO_PRIORITY, "priority")
             length = submit.speculation.draft_length
-            check_draft_length(length, self.max_draft_length, "speculation.draft_length")
+            check_draft_length(length, self.views.max_draft_length, "speculation.draft_length")
         streams = []
         for submit in submits:
-            self._sources[submit.id] = Source(principal.id, endpoint, transport)
+            self._running.begin(submit.id, Source(principal.id, endpoint, transport))
             submit = msgspec.structs.replace(submit, tenant=principal.id)
             streams.append(self.engine.submit(submit))
-        return Generation(streams, self.metrics.observe_gap, self._observe_tokens, names or {})
+        on_gap, on_tokens = self.views.metrics.observe_gap, self._running.observe_tokens
+        return Generation(streams, on_gap, on_tokens, names or {})
 
     async def call(self, body: CallBody) -> Any:
         """The engine's reply as plain values. Raises ApiError."""
@@ -229,38 +196,6 @@ class Service:
             return await self.engine.call(body)
         except EngineCallError as error:
             raise engine_error(error.code, error.message, error.param) from None
-
-    # --- what the engine tells --------------------------------------------------------------
-
-    def observe_snapshot(self, snapshot: Snapshot) -> None:
-        self.controller, self.drafters = snapshot.controller, snapshot.drafters
-        self.live.add(snapshot)
-        self.ledger.add(snapshot.decisions)
-        self.metrics.observe_snapshot(snapshot)
-        self.writer.record_snapshot(snapshot)
-
-    def observe_finished(self, submit: Submit, event: Finished | Failed) -> None:
-        self.metrics.observe_finished(event)
-        source = self._sources.pop(submit.id, None)
-        if source is not None:
-            self.writer.record_request(_record(submit, event, source, self.model))
-
-    def _observe_tokens(self, id: str, tokens: int) -> None:
-        if source := self._sources.get(id):
-            source.tokens += tokens
-            if source.first_at is None:
-                source.first_at = time.monotonic()
-
-    def controller_changed(self, state: dict[str, Any], by: str, at: float) -> None:
-        """Take over the engine's reply to an operator's change, before the next snapshot."""
-        self.controller = msgspec.convert(state, ControllerState)
-        self.set_by, self.set_at = by, at
-
-    def drafter_changed(self, state: dict[str, Any]) -> None:
-        changed = msgspec.convert(state, DrafterState)
-        self.drafters = tuple(
-            changed if drafter.name == changed.name else drafter for drafter in self.drafters
-        )
 
     # --- keys and audit ---------------------------------------------------------------------
 
@@ -298,64 +233,3 @@ class Service:
                 result=result,
             )
         )
-
-
-def read_pepper(settings: Settings) -> bytes:
-    """The pepper of the data directory, made at the first start. Raises StartError when it is
-    damaged, unreadable, or missing although the (migrated) database holds keys."""
-    path = settings.data_path / "pepper"
-    try:
-        if not path.exists() and has_keys(settings.database_url):
-            raise StartError(
-                f"The key pepper {path} is missing, but the database holds API keys that cannot be "
-                "checked without it. Restore it from a backup, or delete the keys (the rows of the "
-                "table api_keys) to start with new ones."
-            )
-        return load_pepper(path)
-    except OSError as error:
-        raise StartError(f"Cannot read {path}: {error.strerror}. Check its owner.") from None
-    except (DatabaseError, ValueError) as error:
-        raise StartError(str(error)) from None
-
-
-def _record(submit: Submit, event: Finished | Failed, source: Source, model: str) -> RequestRecord:
-    wish = None if submit.speculation == Wish() else msgspec.to_builtins(submit.speculation)
-    common: dict[str, Any] = {
-        "id": submit.id,
-        "key_id": source.key_id,
-        "tenant": submit.tenant,
-        "model": model,
-        "endpoint": source.endpoint,
-        "transport": source.transport,
-        "speculation": wish,
-    }
-    if isinstance(event, Failed):
-        status, _ = ENGINE_STATUS.get(event.code, (500, None))
-        # The engine counts nothing for a request that failed: what was seen of it from here.
-        first = source.first_at
-        return RequestRecord(
-            **common,
-            status=status,
-            error_code=event.code,
-            finish_reason="error",
-            completion_tokens=source.tokens,
-            ttft_ms=None if first is None else 1000 * (first - source.started_at),
-            e2e_ms=1000 * (time.monotonic() - source.started_at),
-        )
-    counts, timing = event.speculation, event.timing
-    return RequestRecord(
-        **common,
-        status=CLIENT_LEFT if event.finish_reason == "cancelled" else 200,
-        finish_reason=event.finish_reason,
-        prompt_tokens=event.prompt_tokens,
-        completion_tokens=event.completion_tokens,
-        queue_ms=timing.queue_ms,
-        ttft_ms=timing.ttft_ms if event.completion_tokens else None,
-        tpot_ms=timing.tpot_ms,
-        e2e_ms=timing.e2e_ms,
-        steps=counts.steps,
-        drafted=counts.drafted,
-        accepted=counts.accepted,
-        histogram=counts.histogram,
-        drafters=counts.drafters,
-    )

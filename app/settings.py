@@ -76,6 +76,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=0, le=100_000)],
         Meta(description="requests that may wait; beyond it the answer is 503"),
     ] = 256
+    scheduling_policy: Annotated[
+        Literal["priority", "fcfs"],
+        Meta(
+            description="priority: requests may ask for a priority; fcfs: first come, first "
+            "served, and a request that asks for one is refused"
+        ),
+    ] = "priority"
     max_draft_length: Annotated[
         Annotated[int, Meta(ge=0, le=64)], Meta(description="largest draft length D")
     ] = 16
@@ -101,6 +108,33 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 0.0
     context_length: Annotated[Count, Meta(description="longest context; 0: the model's own")] = 0
+    suffix_tree: Annotated[
+        Literal["tenant", "shared", "off"],
+        Meta(
+            description="whose past answers the suffix drafter may draft from: tenant: those of "
+            "the same API key; shared: everyone's; off: nobody's"
+        ),
+    ] = "tenant"
+    suffix_memory_mb: Annotated[
+        Annotated[int, Meta(ge=16, le=262_144)],
+        Meta(description="memory of the suffix drafter for answers and corpora, in MiB"),
+    ] = 256
+    suffix_depth: Annotated[
+        Annotated[int, Meta(ge=2, le=256)],
+        Meta(description="longest run of tokens that the suffix drafter keeps, match and draft"),
+    ] = 64
+    suffix_max_age_s: Annotated[
+        Annotated[int, Meta(ge=0, le=31_536_000)],
+        Meta(description="seconds after which it forgets an answer; 0: when memory is short"),
+    ] = 86_400
+    corpus_limit_mb: Annotated[
+        Annotated[int, Meta(ge=1, le=1024)],
+        Meta(description="largest upload of a corpus in MiB; all of them may have 8 times that"),
+    ] = 32
+    corpus_tokens: Annotated[
+        Annotated[int, Meta(ge=1_000, le=100_000_000)],
+        Meta(description="tokens that all corpora together may have"),
+    ] = 2_000_000
     calibration: Annotated[
         Literal["auto", "fresh"],
         Meta(description="auto: use the cached cost table if there is one; fresh: measure"),

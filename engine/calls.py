@@ -5,16 +5,22 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from controller.contract import NONE, Setting
+from engine.corpora import corpus_states, drop_corpus, encode_corpus, put_corpus
 from engine.errors import RequestError
 from engine.loop import Engine
 from engine.text import Text
+from engine.tuning import parameter_states, tune
 from engine.wire import (
     CallBody,
     ControllerState,
     Detokenize,
     DrafterState,
+    DropCorpus,
+    EncodeCorpus,
+    GetCorpora,
     GetReport,
     GetWhatIf,
+    PutCorpus,
     SetController,
     SetDrafter,
     Tokenize,
@@ -29,11 +35,8 @@ def answer(body: CallBody, engine: Engine, text: Text) -> object:
     match body:
         case SetController():
             return set_controller(engine, body)
-        case SetDrafter(name=name, enabled=enabled):
-            if name not in engine.drafting.drafters:
-                raise RequestError("unknown_drafter", _unknown(engine, name), "name")
-            engine.drafting.set_enabled(name, enabled)
-            return next(state for state in drafter_states(engine) if state.name == name)
+        case SetDrafter():
+            return set_drafter(engine, body)
         case GetReport():
             return engine.controller.report()
         case GetWhatIf(batch_size=batch_size, context_len=context_len):
@@ -55,6 +58,26 @@ def answer(body: CallBody, engine: Engine, text: Text) -> object:
                 message = f"tokens must be ids between 0 and {top - 1}."
                 raise RequestError("invalid_request", message, "tokens")
             return {"text": text.decode(tokens)}
+        case PutCorpus():
+            vocabulary = engine.executor.decoder.shape.vocabulary
+            return put_corpus(engine.drafting.drafters.values(), body, vocabulary)
+        case DropCorpus(name=name):
+            return drop_corpus(engine.drafting.drafters.values(), name)
+        case GetCorpora():
+            return corpus_states(engine.drafting.drafters.values())
+        case EncodeCorpus():
+            return encode_corpus(text.encode_aside, body)
+
+
+def set_drafter(engine: Engine, body: SetDrafter) -> DrafterState:
+    """Apply a change of one drafter, or nothing of it; it holds from the next step on."""
+    drafter = engine.drafting.drafters.get(body.name)
+    if drafter is None:
+        raise RequestError("unknown_drafter", _unknown(engine, body.name), "name")
+    tune(body.name, drafter, body.parameters)
+    if body.enabled is not None:
+        engine.drafting.set_enabled(body.name, body.enabled)
+    return next(state for state in drafter_states(engine) if state.name == body.name)
 
 
 def set_controller(engine: Engine, body: SetController) -> ControllerState:
@@ -107,7 +130,11 @@ def drafter_states(engine: Engine) -> tuple[DrafterState, ...]:
         plain,
         *(
             DrafterState(
-                name, drafter.kind, engine.drafting.enabled[name], engine.drafting.max_draft_length
+                name,
+                drafter.kind,
+                engine.drafting.enabled[name],
+                engine.drafting.max_draft_length,
+                parameter_states(drafter),
             )
             for name, drafter in engine.drafting.drafters.items()
         ),

@@ -11,10 +11,11 @@ from pathlib import Path
 import msgspec
 
 from engine.config import EngineConfig
+from engine.death import Death, ended
 from engine.errors import EngineStartError
 from engine.last_words import last_words, log_end
-from engine.recovery import Death, Watch, ended
 from engine.supervisor import EngineProcess
+from engine.watch import Watch
 from engine.wire import FromEngine, Heartbeat, Hello, Progress, StartFailed, ToEngine
 
 LINGER_S = 5.0

@@ -6,23 +6,16 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from engine.child import Child
 from engine.config import EngineConfig
+from engine.death import Death
 from engine.errors import EngineCallError, EngineStartError
 from engine.last_words import last_words, log_end
-from engine.recovery import (
-    CLOGGED,
-    Backoff,
-    Death,
-    State,
-    away,
-    bereaved,
-    blame,
-    may_retry,
-)
+from engine.open_requests import OpenRequests, logged
+from engine.recovery import CLOGGED, Backoff, State, away
 from engine.replies import Replies
 from engine.stream import Event, Stream
 from engine.wire import (
@@ -73,13 +66,12 @@ class EngineClient:
         self._config = config
         self._log_path = log_path
         self._on_snapshot = on_snapshot
-        self._on_finished = on_finished
         self._on_progress: Callable[[Progress], None] | None = None
         self._command = command
         self._child: Child | None = None
         self._running: asyncio.Task[None] | None = None
         self._patience: asyncio.TimerHandle | None = None
-        self._streams: dict[str, Stream] = {}
+        self._requests = OpenRequests(on_finished)
         self._replies = Replies()
         # What the operator has set, given again to every new child.
         self._controller: SetController | None = None
@@ -99,7 +91,7 @@ class EngineClient:
     @property
     def active(self) -> int:
         """Requests that have not ended yet."""
-        return len(self._streams)
+        return len(self._requests)
 
     async def start(self, on_progress: Callable[[Progress], None] | None = None) -> Hello:
         """Spawn the engine and wait until it can serve. Raises EngineStartError."""
@@ -118,16 +110,16 @@ class EngineClient:
         holds one Failed event."""
         stream = Stream(submit, self._cancel)
         if self.state != "ready" or self._child is None:
-            self._finish(stream, Failed(submit.id, *away(self.state)))
+            self._requests.finish(stream, Failed(submit.id, *away(self.state)))
         elif self._child.clogged:
-            self._finish(stream, Failed(submit.id, *CLOGGED))
+            self._requests.finish(stream, Failed(submit.id, *CLOGGED))
         else:
             self._send(stream)
         return stream
 
     def cancel_all(self) -> None:
         """Cancel every running request."""
-        for stream in list(self._streams.values()):
+        for stream in self._requests.all():
             stream.cancel()
 
     async def call(self, body: CallBody) -> object:
@@ -140,7 +132,7 @@ class EngineClient:
         if isinstance(body, SetController):
             self._controller = body
         elif isinstance(body, SetDrafter):
-            self._drafters[body.name] = body
+            self._drafters[body.name] = body.after(self._drafters.get(body.name))
         return result
 
     async def stop(self) -> None:
@@ -204,17 +196,10 @@ class EngineClient:
 
     def _sort_out(self, death: Death) -> None:
         """End the requests of a dead engine, or keep them for the next one."""
-        streams = list(self._streams.values())
-        blame(streams, self.hello.max_batch if self.hello else len(streams))
-        for stream in streams:
-            if may_retry(stream):
-                stream.restart()
-            else:
-                del self._streams[stream.request.id]
-                self._finish(stream, bereaved(stream, death))
+        self._requests.outlive(death, self.hello.max_batch if self.hello else None)
         self._replies.fail(*away(self.state))
-        if self._streams:
-            log.info("%d requests wait for the next engine", len(self._streams))
+        if waiting := self.active:
+            log.info("%d requests wait for the next engine", waiting)
             if self._patience is None:
                 loop = asyncio.get_running_loop()
                 self._patience = loop.call_later(RETRY_S, self._fail_all)
@@ -227,27 +212,19 @@ class EngineClient:
         for body in (*self._drafters.values(), self._controller):
             if body is not None:
                 child.send(self._replies.number(body))
-        for stream in list(self._streams.values()):
+        for stream in self._requests.all():
             self._send(stream)
 
     # --- messages ---------------------------------------------------------------------------
 
     def _receive(self, message: object) -> None:
         match message:
-            case Deltas(items=items):
-                for delta in items:
-                    if stream := self._streams.get(delta.id):
-                        stream.put(delta)
-            case PromptLogprobs():
-                if stream := self._streams.get(message.id):
-                    stream.put(message)
-            case Finished() | Failed():
-                if stream := self._streams.pop(message.id, None):
-                    self._finish(stream, message)
+            case Deltas() | PromptLogprobs() | Finished() | Failed():
+                self._requests.deliver(message)
             case Reply():
                 self._replies.deliver(message)
             case Snapshot():
-                with _logged("a snapshot"):
+                with logged("a snapshot"):
                     self._on_snapshot(message)
             case _:
                 log.warning("unexpected message from the engine: %s", type(message).__name__)
@@ -259,42 +236,23 @@ class EngineClient:
 
     def _send(self, stream: Stream) -> None:
         assert self._child is not None
-        self._streams[stream.request.id] = stream
+        self._requests.add(stream)
         try:
             self._child.send(stream.request)
         except ValueError as error:
-            del self._streams[stream.request.id]
             text = f"The request cannot be given to the engine: {error}."
-            self._finish(stream, Failed(stream.request.id, "invalid_request", text))
+            self._requests.finish(stream, Failed(stream.request.id, "invalid_request", text))
 
     def _cancel(self, stream: Stream) -> None:
-        if self._streams.get(stream.request.id) is not stream:
+        if stream not in self._requests:
             return
         if self.state == "ready" and self._child is not None:
             self._child.send(Cancel(stream.request.id))
         else:  # it waits for a new engine
-            del self._streams[stream.request.id]
-            self._finish(stream, stream.cancelled_away())
-
-    def _finish(self, stream: Stream, event: Finished | Failed) -> None:
-        stream.put(event)
-        if self._on_finished is not None:
-            with _logged("a finished request"):
-                self._on_finished(stream.request, event)
+            self._requests.finish(stream, stream.cancelled_away())
 
     def _fail_all(self) -> None:
         """End every request and call, because no engine will take them."""
         self._patience = None
-        streams, self._streams = self._streams, {}
-        for stream in streams.values():
-            self._finish(stream, Failed(stream.request.id, *away(self.state)))
+        self._requests.fail_all(*away(self.state))
         self._replies.fail(*away(self.state))
-
-
-@contextlib.contextmanager
-def _logged(what: str) -> Generator[None]:
-    """A listener's fault is logged and costs its record, never the connection."""
-    try:
-        yield
-    except Exception:
-        log.exception("a listener failed on %s", what)

@@ -17,7 +17,10 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nobody's. chunk_rows bounds the prefill rows of one step; 0 means 256 on a CPU and 2,048 on a
     GPU. context_length 0 means the model's own. cache_dir holds converted models and calibration
     tables. Lengths in tokens. calibration: "auto" uses a cached cost table if there is one, "fresh"
-    always measures. An engine whose step runs longer than step_timeout_s (five times that for its
+    always measures. suffix_tree: whose past answers the suffix drafter may draft from: those of a
+    request's own tenant, everybody's, or none. suffix_memory_mb bounds its trees of answers and
+    corpora, suffix_depth the tokens matched and drafted together, suffix_max_age_s the age of
+    answers (0: none). An engine whose step runs longer than step_timeout_s (five times that for its
     first, which may compile), or that sends nothing for silence_timeout_s, hangs: it is killed and
     restarted."""
 
@@ -37,6 +40,10 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     context_length: int = 0
     cache_dir: str = ""
     calibration: Literal["auto", "fresh"] = "auto"
+    suffix_tree: Literal["tenant", "shared", "off"] = "tenant"
+    suffix_memory_mb: int = 256
+    suffix_depth: int = 64
+    suffix_max_age_s: int = 86_400
     step_timeout_s: float = 60.0
     silence_timeout_s: float = 15.0
     served_name: str = ""

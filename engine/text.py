@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -34,6 +35,10 @@ class Text:
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text; special tokens in it are recognised, none are added."""
         return self._fast.encode(text, add_special_tokens=False).ids
+
+    def encode_aside(self, text: str) -> list[int]:
+        """As `encode`, and other threads go on meanwhile; a little slower for short texts."""
+        return self._fast.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
     def encode_whole(self, text: str) -> list[int]:
         """Token ids of a whole text, with the special tokens that the tokenizer puts around one
@@ -87,6 +92,10 @@ class Text:
     def definition(self) -> str:
         """The tokenizer as the text of a tokenizer.json."""
         return self._fast.to_str()
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the definition: the same for tokenizers that give the same ids."""
+        return hashlib.sha256(self.definition().encode()).hexdigest()
 
     def stream(self, before: Sequence[int] = ()) -> Detokenizer:
         """Decodes one output. before: the last ids of the text that it goes on from."""

@@ -17,7 +17,7 @@ from engine.loop import Engine
 from engine.outbox import Outbox, Pulse
 from engine.request import Request
 from engine.text import Text
-from engine.wire import Call, Cancel, Detokenize, Reply, Submit, Tokenize
+from engine.wire import Call, Cancel, Detokenize, EncodeCorpus, Reply, Submit, Tokenize
 
 log = logging.getLogger("engine.worker")
 
@@ -107,7 +107,7 @@ def read(
                     admission.submit(message)
                 case Cancel():
                     admission.cancel(message)
-                case Call(body=Tokenize() | Detokenize()):
+                case Call(body=Tokenize() | Detokenize() | EncodeCorpus()):
                     reply(message, engine, text, outbox)
                 case _:
                     inbox.put(message)

@@ -19,6 +19,10 @@ from controller.contract import Decision, Mode, Wish
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 
+MAX_CORPUS_TOKENS = 65_536
+MAX_CORPUS_CHARACTERS = 16_384
+"""Of one message: a few milliseconds of tokenising."""
+
 TokenKind = Literal["plain", "accepted", "correction", "bonus"]
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -103,11 +107,24 @@ class SetController(msgspec.Struct, frozen=True, tag="set_controller"):
     max_drafting_requests: int | None = None
 
 
+ParameterValue = bool | int | float
+
+
 class SetDrafter(msgspec.Struct, frozen=True, tag="set_drafter"):
-    """Reply: DrafterState. Error: unknown_drafter."""
+    """Change what is given: whether it may draft (None: as it is), and parameters of its own, all
+    of them or none. Reply: DrafterState. Errors: unknown_drafter, unknown_parameter,
+    parameter_out_of_range."""
 
     name: str
-    enabled: bool
+    enabled: bool | None = None
+    parameters: dict[str, ParameterValue] = {}
+
+    def after(self, earlier: SetDrafter | None) -> SetDrafter:
+        """One change that does what both do, one after the other."""
+        if earlier is None:
+            return self
+        enabled = earlier.enabled if self.enabled is None else self.enabled
+        return SetDrafter(self.name, enabled, earlier.parameters | self.parameters)
 
 
 class GetReport(msgspec.Struct, frozen=True, tag="get_report"):
@@ -136,7 +153,46 @@ class Detokenize(msgspec.Struct, frozen=True, tag="detokenize"):
     tokens: tuple[int, ...]
 
 
-CallBody = SetController | SetDrafter | GetReport | GetWhatIf | Tokenize | Detokenize
+class PutCorpus(msgspec.Struct, frozen=True, tag="put_corpus"):
+    """Text that drafters may copy from, in parts: `first` replaces what the name held, the others
+    add to it. tokens: 1 to MAX_CORPUS_TOKENS ids as little-endian int32, the sequences one after
+    the other; lengths: ids of each. Reply: {}. Errors: invalid_request, corpus_refused."""
+
+    name: str
+    first: bool
+    lengths: tuple[int, ...]
+    tokens: bytes
+
+
+class DropCorpus(msgspec.Struct, frozen=True, tag="drop_corpus"):
+    """Reply: {}; unknown names are ignored."""
+
+    name: str
+
+
+class GetCorpora(msgspec.Struct, frozen=True, tag="get_corpora"):
+    """Reply: {"corpora": {name: {sequences, tokens, indexed, bytes, failed}}}."""
+
+
+class EncodeCorpus(msgspec.Struct, frozen=True, tag="encode_corpus"):
+    """Token ids of texts without special tokens around them, at most MAX_CORPUS_CHARACTERS
+    together. Reply: {"lengths": [int], "tokens": little-endian int32}."""
+
+    texts: tuple[str, ...]
+
+
+CallBody = (
+    SetController
+    | SetDrafter
+    | GetReport
+    | GetWhatIf
+    | Tokenize
+    | Detokenize
+    | PutCorpus
+    | DropCorpus
+    | GetCorpora
+    | EncodeCorpus
+)
 
 
 class Call(msgspec.Struct, frozen=True, tag="call"):
@@ -149,11 +205,24 @@ ToEngine = Submit | Cancel | Call
 # --- engine -> client ---------------------------------------------------------------------------
 
 
+class ParameterState(msgspec.Struct, frozen=True):
+    """A parameter of a drafter with its present value; low and high are allowed themselves."""
+
+    name: str
+    kind: Literal["int", "float", "bool"]
+    low: ParameterValue
+    high: ParameterValue
+    default: ParameterValue
+    value: ParameterValue
+    text: str
+
+
 class DrafterState(msgspec.Struct, frozen=True):
     name: str
     kind: Literal["none", "model_free", "model"]
     enabled: bool
     max_draft_length: int
+    parameters: tuple[ParameterState, ...] = ()
 
 
 class ControllerState(msgspec.Struct, frozen=True):
@@ -174,7 +243,8 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """Sent once when the engine can serve. Lengths in tokens."""
+    """Sent once when the engine can serve. Lengths in tokens. tokenizer: a hash of its whole
+    definition, so that token ids of another one are recognised."""
 
     model: str
     architecture: str
@@ -194,6 +264,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     load_ms: float
     calibration_ms: float
     calibration_cached: bool
+    tokenizer: str
 
 
 class StartFailed(msgspec.Struct, frozen=True, tag="start_failed"):
@@ -260,7 +331,9 @@ class PromptLogprobs(msgspec.Struct, frozen=True, tag="prompt_logprobs"):
 class Speculation(msgspec.Struct, frozen=True):
     """Per-request counters. steps counts every verify step after prefill, D = 0 too (the step
     that ends the prefill commits the first token and is not counted). histogram[a] = steps that
-    accepted a tokens. drafters: request-steps by drafter name."""
+    accepted a tokens. drafters: request-steps by drafter name, or by that of a chain,
+    "head+tail". parts: drafter -> tokens that it drafted, and those accepted; each drafter of a
+    chain its own, those after a rejected one not accepted."""
 
     steps: int
     drafted: int
@@ -268,6 +341,7 @@ class Speculation(msgspec.Struct, frozen=True):
     histogram: tuple[int, ...]
     max_draft_length: int
     drafters: dict[str, int]
+    parts: dict[str, tuple[int, int]] = {}
 
 
 class Timing(msgspec.Struct, frozen=True):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
 Json = dict[str, Any]
+
+UPLOAD_S = 120.0
 
 
 class ApiError(Exception):
@@ -74,9 +77,26 @@ class Client:
     def drafters(self) -> list[Json]:
         return self._call("GET", "/api/drafters")["drafters"]
 
-    def set_drafter(self, name: str, enabled: bool) -> None:
-        self._call("PUT", f"/api/drafters/{name}", body={"enabled": enabled})
+    def set_drafter(
+        self, name: str, enabled: bool | None = None, parameters: Json | None = None
+    ) -> None:
+        """Change what is given."""
+        body: Json = {} if enabled is None else {"enabled": enabled}
+        if parameters:
+            body["parameters"] = parameters
+        self._call("PUT", f"/api/drafters/{name}", body=body)
         self.forget_state()
+
+    def corpora(self) -> Json:
+        """{"corpora": by name, "limits": {corpus_limit_mb, corpus_tokens}}."""
+        return self._call("GET", "/api/corpora")
+
+    def put_corpus(self, name: str, content: bytes, kind: str) -> Json:
+        """Load a corpus, of the content type `kind`, in place of what the name held."""
+        return self._call("PUT", f"/api/corpora/{quote(name, safe='')}", content=content, kind=kind)
+
+    def remove_corpus(self, name: str) -> None:
+        self._call("DELETE", f"/api/corpora/{quote(name, safe='')}")
 
     def controller(self) -> Json:
         return self._call("GET", "/api/controller")
@@ -126,10 +146,16 @@ class Client:
         *,
         query: Json | None = None,
         body: Json | None = None,
+        content: bytes | None = None,
+        kind: str = "",
         accept: tuple[int, ...] = (),
     ) -> Json:
+        """content, of content type `kind`, in place of a JSON body; it may take longer."""
+        more: Json = {}
+        if content is not None:
+            more = {"content": content, "headers": {"Content-Type": kind}, "timeout": UPLOAD_S}
         try:
-            response = self._http.request(method, path, params=query, json=body)
+            response = self._http.request(method, path, params=query, json=body, **more)
         except httpx.TimeoutException as error:
             message = f"The API at {self.url} did not answer in time."
             raise ApiError(0, "timeout", message) from error

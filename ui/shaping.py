@@ -37,6 +37,16 @@ def length(value: Any) -> str:
     return number(value, 0 if float(value).is_integer() else 1)
 
 
+def size(value: Any) -> str:
+    """Text of a number of bytes."""
+    if not isinstance(value, int | float):
+        return MISSING
+    for unit, bytes in (("MiB", 2**20), ("KiB", 2**10)):
+        if value >= bytes:
+            return number(value / bytes, 1, f" {unit}")
+    return number(value, 0, " B")
+
+
 def duration(seconds: Any) -> str:
     """Text like `3 h 12 min` for an uptime in seconds."""
     if not isinstance(seconds, int | float):

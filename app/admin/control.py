@@ -19,7 +19,10 @@ from engine.wire import GetReport, GetWhatIf, SetController, SetDrafter
 
 
 class DrafterChange(msgspec.Struct, forbid_unknown_fields=True):
-    enabled: bool
+    """What is left out stays as it is. parameters: values by name, all of them taken or none."""
+
+    enabled: bool | None = None
+    parameters: Annotated[dict[str, bool | int | float], Meta(max_length=64)] = {}
 
 
 class Entry(msgspec.Struct, forbid_unknown_fields=True):
@@ -44,7 +47,7 @@ class ControllerChange(msgspec.Struct, forbid_unknown_fields=True):
 @get("/api/drafters", opt={"scope": "admin:read"}, operation_id="ListDrafters", tags=["admin"])
 async def list_drafters(service: NamedDependency[Service]) -> dict[str, Any]:
     """Every drafter this server has, with whether it may be used."""
-    return {"drafters": [msgspec.to_builtins(drafter) for drafter in service.drafters]}
+    return {"drafters": [msgspec.to_builtins(drafter) for drafter in service.views.drafters]}
 
 
 @put(
@@ -59,22 +62,32 @@ async def set_drafter(
     data: JSONBody[DrafterChange],
     service: NamedDependency[Service],
 ) -> dict[str, Any]:
-    """Enable or disable a drafter at once; requests that name a disabled one get a 400."""
-    known = {drafter.name: drafter for drafter in service.drafters}
+    """Enable or disable a drafter or change its parameters, from the next step on; requests that
+    name a disabled one get a 400."""
+    if data.enabled is None and not data.parameters:
+        raise bad_request("Give enabled, parameters, or both.", "enabled")
+    known = {drafter.name: drafter for drafter in service.views.drafters}
     if known and name not in known:
         raise ApiError(
             404, "unknown_drafter", f"There is no drafter '{name[:64]}'. {_allowed(known)}", "name"
         )
     before = msgspec.to_builtins(known[name]) if name in known else None
     if name == NONE:
+        if data.parameters:
+            raise bad_request("Plain decoding has no parameters.", "parameters")
         if not data.enabled:
             raise bad_request("Plain decoding cannot be disabled.", "enabled")
         if before is not None:
             return before
     after = await _audited(
-        request, service, "set_drafter", name, before, SetDrafter(name, data.enabled)
+        request,
+        service,
+        "set_drafter",
+        name,
+        before,
+        SetDrafter(name, data.enabled, data.parameters),
     )
-    service.drafter_changed(after)
+    service.views.drafter_changed(after)
     return after
 
 
@@ -103,7 +116,7 @@ async def set_controller(
     body = SetController(data.mode, data.drafter, length, schedule, data.max_drafting_requests)
     before = controller_state(service)
     after = await _audited(request, service, "set_controller", "controller", before, body)
-    service.controller_changed(after, request.user.name, time.time())
+    service.views.controller_changed(after, request.user.name, time.time())
     return await _controller_with_report(service)
 
 
@@ -119,14 +132,14 @@ async def what_if(
 
 def controller_state(service: Service) -> dict[str, Any] | None:
     """The setting with who made it and when; None before the engine is known."""
-    state = service.controller
+    state = service.views.controller
     if state is None:
         return None
     schedule = [
         {"max_requests": largest, "draft_length": length} for largest, length in state.schedule
     ]
     fields = {**msgspec.to_builtins(state), "schedule": schedule}
-    return {**fields, "set_by": service.set_by, "set_at": service.set_at}
+    return {**fields, "set_by": service.views.set_by, "set_at": service.views.set_at}
 
 
 async def _controller_with_report(service: Service) -> dict[str, Any]:
@@ -135,7 +148,7 @@ async def _controller_with_report(service: Service) -> dict[str, Any]:
 
 
 def _check(data: ControllerChange, service: Service) -> None:
-    known = {drafter.name: drafter for drafter in service.drafters}
+    known = {drafter.name: drafter for drafter in service.views.drafters}
     if data.mode == "pinned" and data.drafter is None:
         raise bad_request(f"mode 'pinned' needs a drafter. {_allowed(known)}", "drafter")
     if known and data.drafter is not None and data.drafter not in known:
@@ -145,7 +158,7 @@ def _check(data: ControllerChange, service: Service) -> None:
             f"There is no drafter '{data.drafter}'. {_allowed(known)}",
             "drafter",
         )
-    limit = service.max_draft_length
+    limit = service.views.max_draft_length
     if data.drafter in known and data.drafter != NONE:
         limit = min(limit, known[data.drafter].max_draft_length)
     check_draft_length(data.draft_length, limit, "draft_length")

@@ -91,4 +91,4 @@ async def version(service: NamedDependency[Service]) -> dict[str, str]:
 @get("/metrics", opt={"scope": "metrics:read"}, operation_id="Metrics", tags=["health"])
 async def metrics(service: NamedDependency[Service]) -> Response[bytes]:
     """Prometheus text format."""
-    return Response(service.metrics.render(), media_type=CONTENT_TYPE)
+    return Response(service.views.metrics.render(), media_type=CONTENT_TYPE)

@@ -32,11 +32,11 @@ async def decisions(
 ) -> dict[str, Any]:
     """Newest first. `next` is what to give as `before` for the page after this one. request: only
     decisions with this number among their `requests`."""
-    found = service.ledger.recent(limit + 1, before, reason, drafter, concerned)
+    found = service.views.ledger.recent(limit + 1, before, reason, drafter, concerned)
     if len(found) <= limit:
         # The page goes on in the database where the memory ends.
-        oldest = service.ledger.oldest
-        if oldest is not None and (before is None or before in service.ledger):
+        oldest = service.views.ledger.oldest
+        if oldest is not None and (before is None or before in service.views.ledger):
             last, last_time = oldest.id, oldest.time
         else:
             last, last_time = before, None

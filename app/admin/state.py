@@ -33,7 +33,7 @@ async def state(service: NamedDependency[Service]) -> dict[str, Any]:
             "last_death": msgspec.to_builtins(engine.death),
         },
         "controller": controller_state(service),
-        "live": service.live.now(),
-        "history": service.live.history(),
+        "live": service.views.live.now(),
+        "history": service.views.live.history(),
         "storage": service.writer.status(),
     }

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from rich.console import Console
 from app.bench import machine, report
 from app.bench.client import Run, Sample, run_chunk
 from app.bench.prompts import Prompt, category, chunks, read_prompts
+from app.bench.publish import output_file, publishable
 from app.failures import Failure
 from app.modes import speculation
 from app.progress import Bars
@@ -25,21 +25,13 @@ from app.remote import api_key, served_model
 SMALLEST_CHUNK = 5
 CHUNK_WAVES = 4
 REQUEST_S = 600.0
-HIDDEN: dict[str, Callable[[str], str]] = {
-    "--key": lambda value: "KEY",
-    "--prompts": lambda value: Path(value).name,
-    "--json": lambda value: Path(value).name,
-}
-"""What a stored command line shows of these options' values."""
 
 
 def main(options: argparse.Namespace) -> int:
-    prompts = read_prompts(Path(options.prompts), options.limit, options.categories)
+    prompts = read_prompts(options.prompts, options.limit, options.categories)
     for mode in options.modes:
         speculation(mode)
-    out = Path(options.json) if options.json else None
-    if out and not out.resolve().parent.is_dir():
-        raise Failure(f"--json {out}: there is no folder {out.resolve().parent}")
+    out = output_file(options.json)
     key = api_key(options.key)
     model = served_model(options.url, key)
     return asyncio.run(bench(options, key, model, prompts, out))
@@ -151,19 +143,3 @@ def settings(options: argparse.Namespace, prompts: int) -> dict[str, Any]:
         "prompts": Path(options.prompts).name,
         "prompts_used": prompts,
     }
-
-
-def publishable(arguments: list[str]) -> list[str]:
-    """The command line as it can be shown: the key replaced, of files only their names."""
-    shown: list[str] = []
-    option = ""
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if option in HIDDEN:
-            shown.append(HIDDEN[option](argument))
-        elif equals and name in HIDDEN:
-            shown.append(f"{name}={HIDDEN[name](value)}")
-        else:
-            shown.append(argument)
-        option = argument if option not in HIDDEN else ""
-    return shown

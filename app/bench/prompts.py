@@ -24,11 +24,13 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 def read_prompts(
-    path: Path, limit: int | None = None, categories: Sequence[str] = ()
+    name: str | Path | None, limit: int | None = None, categories: Sequence[str] = ()
 ) -> list[Prompt]:
-    """The prompts, at most `limit`, taken from the categories in turn so that each is there.
-
-    Raises SettingsError on a missing file, a broken line or an unknown category."""
+    """The prompts of a file, at most `limit`, taken from the categories in turn so that each is
+    there. Raises SettingsError on a missing file, a broken line or an unknown category."""
+    if not name:
+        raise SettingsError("--prompts is missing: give a JSON lines file, see --help.")
+    path = Path(name)
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -2,7 +2,8 @@
 
 Times are seconds since the epoch (UTC) as doubles; buckets are the integer second at which the
 interval starts. A column's info["merge"] says how roll-ups combine it: sum, max, min or positions
-(element-wise sum of lists of different lengths). No prompt or answer text is stored anywhere.
+(element-wise sum of lists of different lengths). No prompt or answer text is stored anywhere; the
+text of corpora is, which an operator loads.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def _number(name: str, *, null: bool = False) -> sa.Column[float]:
     return sa.Column(name, sa.Double, nullable=null)
 
 
-def _count(name: str) -> sa.Column[int]:
-    return sa.Column(name, sa.BigInteger, nullable=False)
+def _count(name: str, *, null: bool = False) -> sa.Column[int]:
+    return sa.Column(name, sa.BigInteger, nullable=null)
 
 
 def _merged(name: str, kind: Any, how: str) -> sa.Column[Any]:
@@ -68,6 +69,7 @@ requests = sa.Table(
     sa.Column("histogram", JSON, nullable=False),
     sa.Column("drafters", JSON, nullable=False),
     sa.Column("speculation", JSON, nullable=True),
+    _count("cached_tokens", null=True),
     sa.Index(None, "ts", "id"),
     sa.Index(None, "key_id", "ts"),
     sa.Index(
@@ -190,4 +192,25 @@ audit_log = sa.Table(
     _text("ip", 64),
     _text("result", 32),
     sa.Index(None, "ts", "id"),
+)
+
+corpora = sa.Table(
+    "corpora",
+    metadata,
+    sa.Column("name", sa.String(64), primary_key=True),
+    _text("version", 32),
+    _number("created_at"),
+    _text("created_by", 200),
+    _count("documents"),
+    _count("bytes"),
+    _count("token_ids"),
+    _text("tokenizer", 64),
+)
+
+corpus_parts = sa.Table(
+    "corpus_parts",
+    metadata,
+    sa.Column("version", sa.String(32), primary_key=True),
+    sa.Column("part", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
 )

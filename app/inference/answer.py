@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -54,7 +54,8 @@ class Shape(Protocol):
 @dataclass(frozen=True, slots=True)
 class Plan:
     """An answer to be given. per_prompt: choices of each prompt, which stand side by side.
-    stream: the options of a stream, None for a whole answer."""
+    stream: the options of a stream, None for a whole answer. prompt_tokens: those of each prompt,
+    for a stream whose every chunk tells the usage so far."""
 
     id: str
     model: str
@@ -62,6 +63,7 @@ class Plan:
     choices: int
     per_prompt: int
     stream: StreamOptions | None
+    prompt_tokens: Sequence[int] | None = None
 
 
 async def respond(
@@ -105,18 +107,29 @@ async def _chunks(
     shape = plan.shape
     started: set[int] = set()
     ends: dict[int, Finished] = {}
+    written = [0] * plan.choices  # output tokens so far
+
+    def encoded(index: int, chunk: dict[str, Any]) -> bytes:
+        if plan.prompt_tokens is None:
+            return data_event({**head, **chunk})
+        usage = numbers.usage_so_far(plan.prompt_tokens[index // plan.per_prompt], written[index])
+        return data_event({**head, **chunk, "usage": usage})
+
     async with aclosing(events):
         async for index, event in events:
             if index not in started:
                 started.add(index)
                 prompt = event if isinstance(event, PromptLogprobs) else None
                 if (chunk := shape.start(index, prompt)) is not None:
-                    yield data_event({**head, **chunk})
+                    yield encoded(index, chunk)
             if isinstance(event, Finished):
                 ends[index] = event
-                yield data_event({**head, **shape.end(index, event)})
-            elif isinstance(event, Delta) and (chunk := shape.part(index, event)) is not None:
-                yield data_event({**head, **chunk})
+                written[index] = event.completion_tokens
+                yield encoded(index, shape.end(index, event))
+            elif isinstance(event, Delta):
+                written[index] += len(event.pieces)
+                if (chunk := shape.part(index, event)) is not None:
+                    yield encoded(index, chunk)
     if options.include_usage:
         finished = [ends[index] for index in range(plan.choices)]
         yield data_event({**head, "choices": [], **_numbers(finished, plan)})

@@ -47,12 +47,13 @@ class ChatRequest(Sampled, kw_only=True):
     response_format: ResponseFormat | None = None
     return_token_ids: bool | None = None
     echo: Any = None
+    add_special_tokens: Any = None
     text: Any = None
     include: Any = None
 
     def submits(self, id: str) -> list[Submit]:
         """One engine request per choice; a seed is counted up so that choices differ."""
-        self.check_refused("echo", "text", "include")
+        self.check_refused("echo", "add_special_tokens", "text", "include")
         if self.top_logprobs and not self.logprobs:
             raise bad_request("top_logprobs needs logprobs to be true.", "top_logprobs")
         messages = chat_messages(self.messages, "messages")
@@ -99,16 +100,19 @@ async def chat_completions(
     options = check_stream_options(data.stream, data.stream_options)
     id = f"chatcmpl-{uuid.uuid4().hex}"
     submits = data.submits(id)
-    prompt_ids: list[int] | None = None
-    if data.return_token_ids:
-        prompt_ids = (await service.call(Tokenize(messages=submits[0].messages)))["tokens"]
-    shape = _Shape(data, options, prompt_ids)
-    choices = len(submits)
-    plan = Plan(id, data.model, shape, choices, choices, options if data.stream else None)
     transport = "sse" if data.stream else "http"
     generation = service.generate(
         submits, request.user, "/v1/chat/completions", transport, data.field_names()
     )
+    prompt_ids: list[int] = []
+    if data.return_token_ids or options.continuous:
+        work = service.call(Tokenize(messages=submits[0].messages))
+        prompt_ids = (await generation.beside(work))["tokens"]
+    shape = _Shape(data, options, prompt_ids if data.return_token_ids else None)
+    choices = len(submits)
+    stream = options if data.stream else None
+    lengths = [len(prompt_ids)] if options.continuous else None
+    plan = Plan(id, data.model, shape, choices, choices, stream, lengths)
     return await respond(request, generation.events(), plan)
 
 

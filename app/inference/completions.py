@@ -13,7 +13,7 @@ from litestar.params import JSONBody
 from msgspec import Meta
 from msgspec.structs import replace
 
-from app.errors import bad_request
+from app.errors import bad_request, unsupported
 from app.inference import numbers
 from app.inference.answer import Outcome, Plan, respond
 from app.inference.formats import ResponseFormat
@@ -29,7 +29,7 @@ from app.inference.limits import (
     wish,
 )
 from app.inference.logprobs import TextLogprobs, joined, prompt_entries
-from app.inference.prompts import One, Prompt, Reading, prompts, readings
+from app.inference.prompts import One, Prompt, Reading, prompts, readings, token_counts
 from app.inference.sampling import Sampled, numbered
 from app.service import Service
 from engine.wire import Delta, Finished, Piece, PromptLogprobs, Submit
@@ -55,6 +55,7 @@ class CompletionRequest(Sampled, kw_only=True):
     prompt_logprobs: Logprobs | None = None
     response_format: ResponseFormat | None = None
     return_token_ids: bool | None = None
+    add_special_tokens: bool | None = None
     max_completion_tokens: Any = None
     top_logprobs: Any = None
     text: Any = None
@@ -68,6 +69,8 @@ class CompletionRequest(Sampled, kw_only=True):
     def submits(self, id: str, found: list[One]) -> list[Submit]:
         """One engine request per prompt and choice, choices of a prompt side by side."""
         self.check_refused("max_completion_tokens", "top_logprobs", "text", "include")
+        if self.add_special_tokens is False:
+            raise unsupported("add_special_tokens")
         if self.scores_only and not self.echo:
             raise bad_request("max_tokens may be 0 only when echo is true.", "max_tokens")
         # The engine gives at least one token; `_without_output` drops the one too many.
@@ -126,12 +129,15 @@ async def completions(
     submits = data.submits(id, found)
     read = await readings(service, found) if data.echo or data.return_token_ids else None
     shape = _Shape(data, options, len(submits), read)
-    stream = options if data.stream else None
-    plan = Plan(id, data.model, shape, len(submits), data.n or 1, stream)
     transport = "sse" if data.stream else "http"
     generation = service.generate(
         submits, request.user, "/v1/completions", transport, data.field_names()
     )
+    lengths: list[int] | None = None
+    if options.continuous:
+        lengths = await generation.beside(token_counts(service, found))
+    stream = options if data.stream else None
+    plan = Plan(id, data.model, shape, len(submits), data.n or 1, stream, lengths)
     events = generation.events()
     return await respond(request, _without_output(events) if data.scores_only else events, plan)
 

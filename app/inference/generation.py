@@ -95,6 +95,14 @@ class Generation:
         finally:
             self.cancel()
 
+    async def beside(self, work: Awaitable[T]) -> T:
+        """The result of work that the answer needs; when it fails, the generation is cancelled."""
+        try:
+            return await work
+        except BaseException:
+            self.cancel()
+            raise
+
     def cancel(self) -> None:
         """Stop whatever still runs in the engine. A lone stream then ends as cancelled."""
         self._cancelled = True

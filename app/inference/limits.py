@@ -26,7 +26,7 @@ TopP = Annotated[float, Meta(gt=0, le=1)]
 TopK = Annotated[int, Meta(ge=-1, le=1_000_000)]
 MinP = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
-RepetitionPenalty = Annotated[float, Meta(ge=0.01, le=2)]
+RepetitionPenalty = Annotated[float, Meta(ge=0.01, le=100)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Biases = Annotated[dict[str, Bias], Meta(max_length=MAX_BIASES)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -55,10 +55,17 @@ class Speculation(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class StreamOptions(msgspec.Struct):
-    """include_usage adds a last chunk with usage and metrics; include_provenance adds x_spec."""
+    """include_usage adds a last chunk with usage and metrics, and with continuous_usage_stats every
+    other chunk has the usage so far; include_provenance adds x_spec."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
     include_provenance: bool | None = None
+
+    @property
+    def continuous(self) -> bool:
+        """Whether every chunk has usage; as in vLLM, continuous_usage_stats alone does nothing."""
+        return bool(self.include_usage and self.continuous_usage_stats)
 
 
 def wish(speculation: Speculation | None) -> Wish:

@@ -20,6 +20,15 @@ def usage(finished: list[Finished], per_prompt: int = 1) -> dict[str, Any]:
     }
 
 
+def usage_so_far(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+    """Token counts of one choice while it is being written."""
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
+
+
 def metrics(finished: Finished) -> dict[str, Any]:
     """Speculation and timing (ms) of one request.
 
@@ -38,6 +47,10 @@ def metrics(finished: Finished) -> dict[str, Any]:
             "num_draft_tokens": drafted,
             "num_spec_tokens": counts.max_draft_length,
             "drafters": counts.drafters,
+            "drafted_by": {
+                name: {"num_draft_tokens": drafted, "num_accepted_draft_tokens": accepted}
+                for name, (drafted, accepted) in counts.parts.items()
+            },
         },
         "timing": {
             "queue_ms": timing.queue_ms,

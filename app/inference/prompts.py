@@ -45,9 +45,22 @@ async def readings(service: Service, found: Sequence[One]) -> list[Reading]:
     return list(await asyncio.gather(*(_reading(service, prompt) for prompt in found)))
 
 
+async def token_counts(service: Service, found: Sequence[One]) -> list[int]:
+    """The number of tokens of every prompt, special ones included."""
+    return list(await asyncio.gather(*(_count(service, prompt) for prompt in found)))
+
+
+async def _count(service: Service, prompt: One) -> int:
+    return len(await _ids(service, prompt) if isinstance(prompt, str) else prompt)
+
+
+async def _ids(service: Service, prompt: str) -> list[int]:
+    return (await service.call(Tokenize(prompt)))["tokens"]
+
+
 async def _reading(service: Service, prompt: One) -> Reading:
     if isinstance(prompt, str):
-        return Reading(prompt, (await service.call(Tokenize(prompt)))["tokens"])
+        return Reading(prompt, await _ids(service, prompt))
     hello = service.engine.hello
     if hello is not None and any(token >= hello.vocabulary for token in prompt):
         top = hello.vocabulary - 1

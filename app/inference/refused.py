@@ -41,6 +41,15 @@ class Refused(msgspec.Struct, kw_only=True):
     return_tokens_as_token_ids: Any = None
     logits_processors: Any = None
     guided_whitespace_pattern: Any = None
+    cache_salt: Any = None
+    logprob_token_ids: Any = None
+    repetition_detection: Any = None
+    return_prompt_text: Any = None
+    return_token_offsets: Any = None
+    thinking_token_budget: Any = None
+    verbosity: Any = None
+    vllm_xargs: Any = None
+    watermarking: Any = None
     best_of: Any = None
 
     def check_refused(self, *more: str) -> None:
@@ -76,6 +85,8 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "logits_processors": ([],),
     "reasoning": ({}, {"effort": None, "summary": None}, {"effort": "none"}),
     "truncation": ("disabled",),
+    "verbosity": ("medium",),
+    "vllm_xargs": ({},),
     "include": ([],),
     "text": ({}, {"format": {"type": "text"}}),
     "response_format": ({"type": "text"},),

@@ -20,6 +20,7 @@ from app.inference.response_events import Event, ResponseEvents, error_event
 from app.inference.response_schema import ResponseRequest, previous_not_found
 from app.security.auth import Principal
 from app.service import Service
+from app.telemetry.records import Transport
 from engine.wire import Delta, Finished, Message
 
 
@@ -33,7 +34,7 @@ class Turn:
         request: ResponseRequest,
         service: Service,
         principal: Principal,
-        transport: str,
+        transport: Transport,
         socket: str | None = None,
     ) -> None:
         self.id = f"resp_{uuid.uuid4().hex}"

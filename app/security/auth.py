@@ -17,6 +17,7 @@ from app.security.origin import origin_allowed
 
 KeyScope = Literal["inference", "metrics:read", "admin:read", "operate", "admin:write"]
 SCOPES: tuple[str, ...] = get_args(KeyScope)
+OPERATOR_SCOPES = ("inference", "metrics:read", "admin:read", "operate")
 OPEN = "open"
 """Declared by a route that needs no key."""
 ANY_KEY = "any"

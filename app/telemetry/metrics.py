@@ -39,6 +39,13 @@ class Metrics:
         self._prompt_tokens = _counters(
             registry, "prompt_tokens", "Prompt tokens of ended requests.", "prompt_tokens", model
         )
+        self._prompt_cached = _counters(
+            registry,
+            "prompt_tokens_cached",
+            "Those prompt tokens of ended requests that the prefix cache held.",
+            "prompt_tokens_cached",
+            model,
+        )
         self._tokens = _counters(
             registry, "generation_tokens", "Output tokens.", "generation_tokens", model
         )
@@ -147,6 +154,7 @@ class Metrics:
         self._requests.labels(self._model, reason, "").inc()
         self._successes.labels(self._model, "abort" if reason == "cancelled" else reason).inc()
         _add(self._prompt_tokens, event.prompt_tokens)
+        _add(self._prompt_cached, event.cached_tokens)
         if event.completion_tokens:
             _observe(self._ttft, event.timing.ttft_ms / 1000)
         _observe(self._e2e, event.timing.e2e_ms / 1000)

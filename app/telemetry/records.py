@@ -18,22 +18,25 @@ from controller.contract import Decision
 from engine.wire import Snapshot
 
 Row = dict[str, Any]
+Transport = Literal["http", "sse", "websocket"]
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One finished request; no text of prompt or answer. ts: seconds since the epoch at the end.
 
-    status: HTTP status, 499 when the client left. histogram[a]: steps that accepted a tokens.
-    drafters: request-steps by drafter. speculation: the request's own wish as it was sent."""
+    status: HTTP status, 499 when the client left. cached_tokens: prompt tokens that the prefix
+    cache held, None when that is not known. histogram[a]: steps that accepted a tokens. drafters:
+    request-steps by drafter. speculation: the request's own wish as it was sent."""
 
     id: str
     key_id: str
     model: str
     endpoint: str
-    transport: Literal["http", "sse", "websocket"]
+    transport: Transport
     ts: float = msgspec.field(default_factory=time.time)
     tenant: str = ""
     prompt_tokens: int = 0
+    cached_tokens: int | None = None
     completion_tokens: int = 0
     queue_ms: float | None = None
     ttft_ms: float | None = None

@@ -11,6 +11,8 @@ Faults: `die-once PATH` (the process ends before any token unless PATH exists, w
 `stuck` (the heartbeats tell of a step that does not end), `mute` (nothing is sent any more),
 `garbage`, `oversize` and `half` (a frame that is no message, one with a huge length, half of one
 and the end).
+The drafter has the parameters of `Tuned` and takes corpora, of ROOM tokens together, indexing some
+at every look; a byte is a token, and the config's dtype stands for the tokenizer's hash.
 The config's model may be `no-start` (StartFailed), `crash` (ends before hello) or `late` (waits for
 a file named by cache_dir before hello).
 """
@@ -29,7 +31,10 @@ import msgspec
 
 from controller.contract import Candidate, Decision
 from engine.config import EngineConfig
+from engine.corpora import corpus_states, drop_corpus, encode_corpus, put_corpus
+from engine.errors import RequestError
 from engine.frames import Connection
+from engine.tuning import parameter_states, tune
 from engine.wire import (
     Alternative,
     Call,
@@ -40,9 +45,12 @@ from engine.wire import (
     Deltas,
     Detokenize,
     DrafterState,
+    DropCorpus,
+    EncodeCorpus,
     Failed,
     Finished,
     FinishReason,
+    GetCorpora,
     GetReport,
     GetWhatIf,
     Heartbeat,
@@ -51,6 +59,7 @@ from engine.wire import (
     Piece,
     Progress,
     PromptLogprobs,
+    PutCorpus,
     Reply,
     SetController,
     SetDrafter,
@@ -61,8 +70,11 @@ from engine.wire import (
     Timing,
     Tokenize,
 )
+from tests.engine.corpus_holder import Shelves, Tuned
 
 CONTEXT = 512
+VOCABULARY = 256
+ROOM = 20_000
 DEFAULT_TOKENS = 12
 
 
@@ -75,6 +87,7 @@ class Engine:
         self._cancelled: set[str] = set()
         self._running: set[str] = set()
         self._enabled = True
+        self._tuned, self._shelves = Tuned(), Shelves(ROOM, slice=10_000)
         self._stuck = 0.0
         self._decision = 0
         self.controller = ControllerState("auto", None, None, 16)
@@ -83,7 +96,7 @@ class Engine:
     def drafters(self) -> tuple[DrafterState, ...]:
         return (
             DrafterState("none", "none", True, 0),
-            DrafterState("ngram", "model_free", self._enabled, 16),
+            DrafterState("ngram", "model_free", self._enabled, 16, parameter_states(self._tuned)),
         )
 
     def send(self, message: Any) -> None:
@@ -111,8 +124,24 @@ class Engine:
                 self.controller = ControllerState(body.mode, body.drafter, body.draft_length, 16)
                 return Reply(call, msgspec.to_builtins(self.controller))
             case SetDrafter():
-                self._enabled = body.enabled
+                try:
+                    tune(body.name, self._tuned, body.parameters)
+                except RequestError as error:
+                    return Reply(call, None, error.code, error.message, error.param)
+                if body.enabled is not None:
+                    self._enabled = body.enabled
                 return Reply(call, msgspec.to_builtins(self.drafters[1]))
+            case PutCorpus():
+                try:
+                    return Reply(call, put_corpus([self._shelves], body, VOCABULARY))
+                except RequestError as error:
+                    return Reply(call, None, error.code, error.message, error.param)
+            case DropCorpus(name=name):
+                return Reply(call, drop_corpus([self._shelves], name))
+            case GetCorpora():
+                return Reply(call, corpus_states([self._shelves]))
+            case EncodeCorpus():
+                return Reply(call, encode_corpus(lambda text: list(text.encode()), body))
             case GetReport():
                 return Reply(call, {"acceptance": {}})
             case GetWhatIf():
@@ -317,7 +346,7 @@ def main() -> None:
             attention="torch",
             threads=1,
             context_length=CONTEXT,
-            vocabulary=256,
+            vocabulary=VOCABULARY,
             max_draft_length=16,
             max_batch=8,
             total_pages=100,
@@ -328,6 +357,7 @@ def main() -> None:
             load_ms=1.0,
             calibration_ms=1.0,
             calibration_cached=True,
+            tokenizer=config.dtype,
         )
     )
     engine.serve()

@@ -299,6 +299,7 @@ def test_a_large_event_is_refused_and_a_larger_message_closes_the_socket(api: Ap
 
 def test_a_client_that_does_not_read_is_cut_off(api: Api, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("app.inference.response_socket.SLOW_CLIENT_S", 0.5)
+    monkeypatch.setattr("app.inference.response_socket.CLOSE_S", 20.0)  # until it reads again
     # Compressed, the whole answer would fit into the buffers of the two sockets.
     with socket(api, max_queue=4, compression=None) as connection:
         create(connection, "hello", max_output_tokens=200_000, x_spec=True)

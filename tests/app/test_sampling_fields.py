@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from app.inference.formats import StructuredOutputs
-from tests.app.conftest import MODEL, Api
+from tests.app.conftest import MODEL, Api, eventually
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 JSON, REGEX = {"type": "json_object"}, {"regex": "a"}
@@ -81,6 +81,12 @@ def test_every_parameter_reaches_the_engine(api: Api, endpoint: str):
     assert sampling(api, endpoint, **GIVEN) == NEUTRAL | GIVEN
 
 
+@pytest.mark.parametrize("value", [0.01, 3, 100])
+@pytest.mark.parametrize("endpoint", PATHS)
+def test_a_repetition_penalty_may_be_small_or_large(api: Api, endpoint: str, value: float):
+    assert sampling(api, endpoint, repetition_penalty=value)["repetition_penalty"] == value
+
+
 @pytest.mark.parametrize(
     ("fields", "grammar"),
     [
@@ -141,6 +147,7 @@ def test_the_choices_of_a_structured_output_are_matched_literally():
         ({"presence_penalty": 2.1}, "presence_penalty"),
         ({"frequency_penalty": "high"}, "frequency_penalty"),
         ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": 100.5}, "repetition_penalty"),
         ({"logit_bias": {"5": 101}}, "logit_bias"),
         ({"logit_bias": {"the": 1}}, "logit_bias"),
         ({"logit_bias": {"-1": 1}}, "logit_bias"),
@@ -221,6 +228,36 @@ def test_an_error_of_the_engine_names_the_field_that_was_sent(
     error = post(api, endpoint, f"refuse invalid_request {field}", **fields).json()["error"]
     assert error["param"] == param
     assert f"({param})" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("refused", "neutral"),
+    [
+        ({"cache_salt": "mine"}, {"cache_salt": None}),
+        ({"logprob_token_ids": [1]}, {"logprob_token_ids": None}),
+        ({"repetition_detection": {"max_pattern_size": 4}}, {"repetition_detection": None}),
+        ({"return_prompt_text": True}, {"return_prompt_text": False}),
+        ({"return_token_offsets": True}, {"return_token_offsets": False}),
+        ({"thinking_token_budget": 0}, {"thinking_token_budget": None}),
+        ({"verbosity": "low"}, {"verbosity": "medium"}),
+        ({"vllm_xargs": {"a": 1}}, {"vllm_xargs": {}}),
+        ({"watermarking": {"key": 1}}, {"watermarking": None}),
+    ],
+)
+@pytest.mark.parametrize("endpoint", PATHS)
+def test_what_would_change_the_answer_elsewhere_is_refused_by_name(
+    api: Api, endpoint: str, refused: dict[str, Any], neutral: dict[str, Any]
+):
+    error = post(api, endpoint, "hi", **refused).json()["error"]
+    assert (error["code"], error["param"]) == ("unsupported_parameter", next(iter(refused)))
+    assert post(api, endpoint, "hi", **neutral).status_code == 200
+
+
+def test_special_tokens_are_put_where_the_endpoint_puts_them_by_default(api: Api):
+    for endpoint, default in (("chat", False), ("completions", True)):
+        assert post(api, endpoint, "hi", add_special_tokens=default).status_code == 200
+        error = post(api, endpoint, "hi", add_special_tokens=not default).json()["error"]
+        assert (error["code"], error["param"]) == ("unsupported_parameter", "add_special_tokens")
 
 
 def test_best_of_passes_when_it_leaves_nothing_out(api: Api):
@@ -387,6 +424,31 @@ def test_cached_tokens_are_part_of_the_usage(api: Api):
     response = api.openai().responses.create(model=MODEL, input="hi").usage
     assert response is not None
     assert response.input_tokens_details.cached_tokens == 4
+
+
+def test_cached_tokens_are_recorded_and_counted(api: Api):
+    def counted(name: str) -> float:
+        line = next(
+            line for line in api.client.get("/metrics").text.splitlines() if line.startswith(name)
+        )
+        return float(line.rsplit(" ", 1)[1])
+
+    names = ("paceline_prompt_tokens_cached_total", "vllm:prompt_tokens_cached_total")
+    before = [counted(name) for name in names]
+    id = post(api, "chat", "hi").json()["id"]
+    failed = post(api, "completions", "refuse invalid_request").status_code
+    rows = eventually(
+        lambda: (
+            (r := api.client.get("/api/requests?limit=9").json()["requests"])
+            and any(row["id"] == id for row in r)
+            and r[0]["error_code"] == "invalid_request"
+            and r
+        )
+    )
+    (row,) = (row for row in rows if row["id"] == id)
+    assert (row["prompt_tokens"], row["cached_tokens"]) == (7, 4)
+    assert (failed, rows[0]["cached_tokens"]) == (400, None)
+    assert [counted(name) for name in names] == [count + 4 for count in before]
 
 
 def test_preemptions_and_prefix_cache_are_counted_in_the_metrics(api: Api):

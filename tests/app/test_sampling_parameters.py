@@ -272,6 +272,21 @@ def test_a_request_without_speculation_beside_one_with_it(http: httpx.Client):
     assert content(off) == content(on) == content(alone)
 
 
+def test_the_usage_in_every_chunk_grows_to_that_of_the_whole_answer(http: httpx.Client):
+    """The prompt's tokens are known from the first chunk on, and each chunk counts its own."""
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    wanted = {"max_tokens": 24, "stream": True, "stream_options": options, "stop": ["dog"]}
+    hello: Any = {"messages": [{"role": "user", "content": REPEAT}]}
+    for path, prompt in ((CHAT, hello), ("/v1/completions", {"prompt": SENTENCE})):
+        body = {"model": MODEL, "temperature": 0, "speculation": DRAFTED, **wanted, **prompt}
+        parts = http.post(path, json=body).text.strip().split("\n\n")[:-1]
+        *chunks, last = [json.loads(part.removeprefix("data: "))["usage"] for part in parts]
+        assert {chunk["prompt_tokens"] for chunk in chunks} == {last["prompt_tokens"]}
+        counts = [chunk["completion_tokens"] for chunk in chunks]
+        assert counts == sorted(counts)
+        assert counts[-1] == last["completion_tokens"] > counts[0]
+
+
 def test_a_prompt_that_was_seen_before_counts_as_cached(http: httpx.Client):
     asked = f"Summarise: {SENTENCE} {SENTENCE}"
     first = chat(http, asked, max_tokens=4)

@@ -25,6 +25,7 @@ class Make:
             "endpoint": "/v1/chat/completions",
             "transport": "http",
             "prompt_tokens": 5,
+            "cached_tokens": 3,
             "completion_tokens": 9,
             "steps": 4,
             "drafted": 8,

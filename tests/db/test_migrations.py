@@ -87,6 +87,43 @@ async def test_upgrade_keeps_the_data_of_an_earlier_schema(empty_url: str) -> No
     assert [(r.id, r.scopes, r.created_at) for r in found] == [("k", ["inference"], 1.5)]
 
 
+async def test_cached_tokens_come_and_go_without_the_rest_of_a_request(empty_url: str) -> None:
+    """An earlier server's requests are kept, with a number that nobody knows; its own are kept
+    when the schema goes back, and so are the indexes."""
+
+    async def write(sql: str) -> None:
+        engine = create_engine(empty_url)
+        async with engine.begin() as connection:
+            await connection.exec_driver_sql(sql)
+        await engine.dispose()
+
+    async def rows(column: str) -> list[Any]:
+        query = sa.text(f"SELECT id, prompt_tokens, {column} FROM requests ORDER BY id")
+        return await inspect(empty_url, lambda c: [tuple(row) for row in c.execute(query)])
+
+    async def indexes() -> set[str | None]:
+        def names(connection: sa.Connection) -> set[str | None]:
+            return {index["name"] for index in sa.inspect(connection).get_indexes("requests")}
+
+        return await inspect(empty_url, names)
+
+    columns = (
+        "id, ts, key_id, tenant, model, endpoint, transport, prompt_tokens, completion_tokens, "
+        "status, steps, drafted, accepted, histogram, drafters"
+    )
+    values = "1.5, 'k', '', 'm', '/v1', 'http', 9, 1, 200, 0, 0, 0, '[]', '{}'"
+    upgrade(empty_url, "0001")
+    await write(f"INSERT INTO requests ({columns}) VALUES ('a', {values})")
+    before = await indexes()
+    upgrade(empty_url, "0002")
+    await write(f"INSERT INTO requests ({columns}, cached_tokens) VALUES ('b', {values}, 7)")
+    assert await rows("cached_tokens") == [("a", 9, None), ("b", 9, 7)]
+    assert downgrade(empty_url, "0001") == "0001"
+    assert await rows("steps") == [("a", 9, 0), ("b", 9, 0)]
+    assert await indexes() == before
+    assert len(before) == 3
+
+
 def test_processes_that_start_together_migrate_once(empty_url: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         assert set(pool.map(upgrade, [empty_url] * 4)) == {head()}

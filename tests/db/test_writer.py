@@ -54,6 +54,7 @@ async def test_records_of_every_kind_are_stored(
     assert request["histogram"] == [1, 1, 2]
     assert request["drafters"] == {"ngram": 4}
     assert request["speculation"] == {"enabled": True}
+    assert (request["prompt_tokens"], request["cached_tokens"]) == (5, 3)
     (audit,) = await fetch(engine, tables.audit_log)
     assert (audit["actor_name"], audit["before"], audit["after"]) == ("ops", None, {"mode": "off"})
     (decision,) = await fetch(engine, tables.decisions)
@@ -299,6 +300,22 @@ async def test_torn_and_foreign_lines_are_counted_and_the_rest_is_stored(
 
     assert await ids(fetch, engine) == ["req_000001"]
     assert writer.status()["dropped"] == 4  # `old` lacks the tenant, which must not be null
+
+
+async def test_what_an_earlier_version_spilled_is_stored_without_the_new_columns(
+    engine: AsyncEngine, tmp_path: Path, make: Make, fetch: Fetch
+) -> None:
+    spill = tmp_path / "spill"
+    spill.mkdir()
+    old = request_line(make.request(1)).replace(b'"cached_tokens":3,', b"")
+    (spill / "0000000007.jsonl").write_bytes(b"\n".join([old, request_line(make.request(2))]))
+    writer = Writer(engine, spill)
+    assert await writer.flush()
+    found = await fetch(engine, tables.requests)
+    assert [(row["id"], row["cached_tokens"]) for row in found] == [
+        ("req_000001", None),
+        ("req_000002", 3),
+    ]
 
 
 async def test_a_record_the_database_refuses_does_not_hold_up_the_others(

@@ -62,6 +62,9 @@ class Live:
     def set_auto(self) -> None:
         self._call("PUT", "/api/controller", {"mode": "auto"})
 
+    def set_parameters(self, drafter: str, values: dict[str, Any]) -> None:
+        self._call("PUT", f"/api/drafters/{drafter}", {"parameters": values})
+
     def post(self, path: str, body: dict[str, Any]) -> Any:
         return self._call("POST", path, body)
 

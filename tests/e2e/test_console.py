@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -198,6 +199,53 @@ def test_disabling_a_drafter_takes_it_from_every_request(page: Page, live: Live)
     live.until("/api/drafters", lambda _: not enabled())
     switch.click()
     live.until("/api/drafters", lambda _: enabled())
+
+
+def test_a_parameter_is_changed_beside_its_drafter_and_a_wrong_one_is_put_back(
+    page: Page, live: Live
+) -> None:
+    def value(name: str) -> Any:
+        drafters = {item["name"]: item for item in live.get("/api/drafters")["drafters"]}
+        return {p["name"]: p["value"] for p in drafters["ngram"]["parameters"]}[name]
+
+    page.goto(f"{live.console}/controller")
+    card = page.locator(".st-key-card-drafters")
+    card.get_by_text("Parameters of ngram").click()
+    largest = card.get_by_label("max_n", exact=True)
+    before = value("max_n")
+    try:
+        largest.fill("3")
+        largest.press("Enter")
+        live.until("/api/drafters", lambda _: value("max_n") == 3)
+        smallest = card.get_by_label("min_n", exact=True)
+        smallest.fill("4")
+        smallest.press("Enter")
+        expect(card.get_by_role("alert")).to_be_visible()
+        expect(smallest).to_have_value("1")
+        assert value("min_n") == 1
+    finally:
+        live.set_parameters("ngram", {"max_n": before})
+    expect(largest).to_have_value(str(before))
+
+
+def test_a_corpus_is_loaded_from_a_file_indexed_and_removed(
+    page: Page, live: Live, tmp_path: Path
+) -> None:
+    file = tmp_path / "My notes.jsonl"
+    file.write_text('{"text": "The tide turns at noon."}\n{"token_ids": [1, 2, 3]}\n', "utf-8")
+    page.goto(f"{live.console}/controller")
+    card = page.locator(".st-key-card-corpora")
+    card.locator("input[type=file]").set_input_files(file)
+    expect(card.get_by_label("Name", exact=True)).to_have_value("My-notes")
+    card.get_by_role("button", name="Load", exact=True).click()
+    expect(card.get_by_text("Stored My-notes: 2 documents.")).to_be_visible()
+    row = card.locator(".st-key-corpus-My-notes")
+    expect(row.get_by_text("ready")).to_be_visible()
+    expect(row).to_contain_text("2 documents")
+    row.get_by_role("button", name="Remove").click()
+    page.get_by_role("button", name="Remove My-notes").click()
+    expect(row).to_have_count(0)
+    assert live.get("/api/corpora")["corpora"] == []
 
 
 def test_the_chat_recovers_when_the_engine_comes_back(page: Page, live: Live) -> None:

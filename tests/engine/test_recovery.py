@@ -7,18 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from engine.death import ended
 from engine.last_words import last_words, log_end
-from engine.recovery import (
-    HEALTHY_S,
-    MOST_RETRIES,
-    START_SILENCE_S,
-    Backoff,
-    Watch,
-    blame,
-    ended,
-    may_retry,
-)
+from engine.recovery import HEALTHY_S, MOST_RETRIES, Backoff, blame, may_retry
 from engine.stream import MERGED_PIECES, SLOW_EVENTS, Stream
+from engine.watch import START_SILENCE_S, Watch
 from engine.wire import (
     ControllerState,
     Delta,
@@ -54,6 +47,7 @@ HELLO = Hello(
     load_ms=1.0,
     calibration_ms=1.0,
     calibration_cached=True,
+    tokenizer="t",
 )
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from app.bench import report
 from app.bench.client import Run, Sample
-from app.bench.command import publishable, rotated
+from app.bench.command import rotated
 from app.bench.prompts import Prompt, category, chunks, read_prompts
+from app.bench.publish import publishable
 from app.cli import main
 from app.failures import SettingsError
 from app.modes import speculation

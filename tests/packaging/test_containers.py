@@ -91,10 +91,85 @@ def test_secrets_come_as_files(name: str) -> None:
         assert not re.search(r"(KEY|PASSWORD|DATABASE_URL)$", variable), variable
 
 
-@pytest.mark.parametrize("stage", ["build", "run"])
+@pytest.mark.parametrize("stage", ["build", "run-cpu"])
 def test_base_images_are_pinned(stage: str) -> None:
     text = (ROOT / "Dockerfile").read_text("utf-8")
     assert re.search(rf"^FROM \S+:\d+\.\d+\.\d+\S* AS {stage}$", text, re.MULTILINE)
+
+
+def stages() -> dict[str, str]:
+    """The text of each stage of the Dockerfile, by its name."""
+    parts = re.split(r"^(?=FROM )", (ROOT / "Dockerfile").read_text("utf-8"), flags=re.MULTILINE)
+    return {part.split("\n", 1)[0].split(" AS ")[1]: part for part in parts[1:]}
+
+
+def test_only_the_gpu_image_holds_what_compiles_kernels() -> None:
+    """FlashInfer compiles at the first start: $CUDA_HOME/bin/nvcc, c++ and ninja."""
+    found = stages()
+    assert re.search(r"^FROM run-\$\{BUILD\}", found["run"])
+    assert re.search(r"^FROM run-cpu ", found["run-gpu"])
+    assert re.search(r"apt-get install .*g\+\+ ninja-build", found["run-gpu"])
+    assert "CUDA_HOME=/opt/paceline/cuda" in found["run-gpu"]
+    for name in ("run-cpu", "run"):
+        assert not re.search(r"g\+\+|ninja|CUDA_HOME|nvcc", found[name]), name
+
+
+def test_the_gpu_build_makes_a_toolkit_of_torchs_own_cuda_version() -> None:
+    made = re.search(r"^RUN if \[ \"\$BUILD\" = gpu \].*?fi$", stages()["build"], re.M | re.S)
+    assert made
+    text = made[0]
+    assert "torch.version.cuda" in text
+    parts = re.search(r"cuda-toolkit\[([a-z,]+)\]==\$cuda", text)
+    assert parts
+    # nvcc takes any version of nvvm and crt, and a newer one writes code that its ptxas refuses.
+    assert {"nvcc", "nvvm", "crt", "cccl", "cudart", "curand"} <= set(parts[1].split(","))
+    for link in ("/opt/paceline/cuda", "$home/lib64", "lib/libcudart.so", "stubs/libcuda.so"):
+        assert f'{link}"' in text or f"{link} " in text, link
+    assert text.index("pip install") < text.index('"$home/bin/nvcc" --version')
+
+
+def test_both_images_find_their_stage() -> None:
+    assert SERVICES["server-gpu"]["build"]["args"] == {"BUILD": "gpu"}
+    assert SERVICES["server"]["build"] == "."
+    assert re.search(r"^ARG BUILD=cpu$", (ROOT / "Dockerfile").read_text("utf-8"), re.MULTILINE)
+    assert {"run-cpu", "run-gpu"} <= stages().keys()
+
+
+def test_flashinfer_looks_where_the_image_has_its_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own code, asked for the build file of a kernel, names what the GPU image holds."""
+    cpp_ext = pytest.importorskip("flashinfer.jit.cpp_ext")
+    nvcc = tmp_path / "bin" / "nvcc"
+    nvcc.parent.mkdir()
+    nvcc.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 13.0, V13.0.88'\n")
+    nvcc.chmod(0o755)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    monkeypatch.setenv("FLASHINFER_CUDA_ARCH_LIST", "9.0a")
+    for variable in ("CXX", "FLASHINFER_NVCC"):
+        monkeypatch.delenv(variable, raising=False)
+    cached = (cpp_ext.get_cuda_path, cpp_ext.get_cuda_version)
+    for each in cached:
+        each.cache_clear()
+    try:
+        text = cpp_ext.generate_ninja_build_for_op(
+            name="kernel",
+            sources=[tmp_path / "kernel.cu"],
+            extra_cflags=None,
+            extra_cuda_cflags=["-gencode=arch=compute_90a,code=sm_90a"],
+            extra_ldflags=None,
+            extra_include_dirs=None,
+            needs_device_linking=False,
+        )
+    finally:
+        for each in cached:
+            each.cache_clear()
+    assert f"cuda_home = {tmp_path}" in text
+    assert "nvcc = $cuda_home/bin/nvcc" in text
+    assert re.search(r"^cxx = c\+\+$", text, re.MULTILINE)
+    assert "$cuda_home/include" in text
+    for wanted in ("-L$cuda_home/lib64", "-L$cuda_home/lib64/stubs", "-lcudart", "-lcuda"):
+        assert wanted in text
 
 
 def test_the_image_holds_every_package_and_runs_unprivileged() -> None:

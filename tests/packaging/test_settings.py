@@ -25,7 +25,9 @@ def test_every_setting_is_a_variable(name: str, tmp_path: Path) -> None:
         "context_length": "3", "draft_length": "3", "drafter": "ngram", "dtype": "float32",
         "device": "cpu", "attention": "torch", "calibration": "fresh", "mode": "off",
         "log_level": "debug", "draft_schedule": "4:2,8:1", "max_drafting_requests": "3",
-        "step_timeout_s": "30.5", "prefix_cache": "tenant",
+        "step_timeout_s": "30.5", "prefix_cache": "tenant", "scheduling_policy": "fcfs",
+        "suffix_tree": "off", "suffix_memory_mb": "33", "suffix_depth": "33",
+        "suffix_max_age_s": "33", "corpus_limit_mb": "33", "corpus_tokens": "3333",
         "admin_key": "k" * 32, "console_key": "c" * 32, "data_dir": str(tmp_path),
         "cache_dir": str(tmp_path),
     }.get(name, "text")  # fmt: skip

@@ -81,3 +81,21 @@ def test_one_answer_serves_all_tabs_for_a_moment(server: Server) -> None:
     assert client.state() is first
     client.forget_state()
     assert client.state() is not first
+
+
+def test_a_corpus_is_put_listed_and_removed(client: Client) -> None:
+    put = client.put_corpus("ui.test", "für\n".encode(), "text/plain")
+    assert (put["documents"], put["bytes"]) == (1, 5)
+    assert "ui.test" in [corpus["name"] for corpus in client.corpora()["corpora"]]
+    client.remove_corpus("ui.test")
+    assert "ui.test" not in [corpus["name"] for corpus in client.corpora()["corpora"]]
+    with pytest.raises(ApiError, match=r"no corpus 'ui\.test'"):
+        client.remove_corpus("ui.test")
+
+
+def test_parameters_of_a_drafter_are_changed_without_its_switch(client: Client) -> None:
+    client.set_drafter("ngram", parameters={"max_n": 4})
+    found = next(one for one in client.drafters() if one["name"] == "ngram")
+    assert {p["name"]: p["value"] for p in found["parameters"]}["max_n"] == 4
+    assert found["enabled"]
+    client.set_drafter("ngram", enabled=True, parameters={"max_n": 5})

@@ -161,3 +161,13 @@ def test_the_last_death_is_one_line_with_time_reason_and_log() -> None:
     )
     assert shaping.last_death({"engine": {"last_death": None}}) == ""
     assert shaping.last_death({}) == ""
+
+
+def test_a_size_is_in_the_unit_that_suits_it():
+    assert [shaping.size(value) for value in (0, 1023, 2048, 3 * 2**20, None)] == [
+        "0 B",
+        "1,023 B",
+        "2.0 KiB",
+        "3.0 MiB",
+        shaping.MISSING,
+    ]

@@ -395,6 +395,11 @@ class View {
     } else if (!message.done && message.first !== null) {
       add(rate(total, performance.now() - message.begun), "tokens/s", "So far, measured in the browser");
     }
+    const cached = response?.usage?.input_tokens_details?.cached_tokens;
+    if (cached) {
+      add(share(cached, response.usage.input_tokens), "of the prompt cached",
+        `${cached} of ${response.usage.input_tokens} prompt tokens were in the prefix cache`);
+    }
     if (spec) {
       add(fixed(spec.mean_acceptance_length, 2), "acceptance length", "Committed tokens per verify step");
       if (spec.draft_acceptance_rate != null && spec.num_draft_tokens) {

@@ -9,6 +9,7 @@ import streamlit as st
 
 from ui import charts, chrome, palette, shaping
 from ui.client import ApiError
+from ui.panels import drafters
 
 SPAN_S = 120
 MODES = {"auto": "Auto", "pinned": "Pinned", "off": "Off"}
@@ -30,7 +31,7 @@ def show() -> None:
             _wait()
         else:
             _form(setting)
-        _drafters()
+        drafters.show()
     with right:
         _live()
 
@@ -128,56 +129,6 @@ def _apply(mode: str, drafter: str | None, draft_length: int | None, most: int |
         st.session_state["switch_answer"] = (False, error.message)
         return
     st.session_state["switch_answer"] = (True, shaping.setting_sentence(setting))
-
-
-@st.fragment(run_every=5.0, key="switch-drafters")
-def _drafters() -> None:
-    with st.container(border=True, key="card-drafters"):
-        st.html(
-            '<div class="pl-head">Drafters</div>'
-            '<div class="pl-note">A disabled drafter is used by no request.</div>'
-        )
-        try:
-            found = chrome.client().drafters()
-        except ApiError:
-            found = []
-            st.html(f'<div class="pl-note">{NO_CONNECTION}</div>')
-        for item in found:
-            name, key = item["name"], f"enable_{item['name']}"
-            with st.container(horizontal=True, vertical_alignment="center", key=f"row-{name}"):
-                st.html(
-                    f"{chrome.pill(name)} <span class='pl-note'>&nbsp;{_kind(item)}</span>",
-                    width="stretch",
-                )
-                if name == "none":
-                    st.html('<span class="pl-note">always on</span>', width="content")
-                    continue
-                # The switch always shows the server's truth, also after a change elsewhere.
-                st.session_state[key] = item["enabled"]
-                st.toggle(
-                    f"Enable {name}",
-                    key=key,
-                    label_visibility="collapsed",
-                    on_change=_enable,
-                    args=(name,),
-                    width="content",
-                )
-        if text := st.session_state.pop("drafter_refused", ""):
-            chrome.notice(text, good=False)
-
-
-def _kind(item: dict[str, Any]) -> str:
-    kinds = {"none": "plain decoding", "model_free": "no model needed", "model": "model"}
-    kind = kinds.get(item["kind"], str(item["kind"]))
-    longest = item.get("max_draft_length")
-    return escape(f"{kind}, D up to {longest}" if longest else kind)
-
-
-def _enable(name: str) -> None:
-    try:
-        chrome.client().set_drafter(name, st.session_state[f"enable_{name}"])
-    except ApiError as error:
-        st.session_state["drafter_refused"] = error.message
 
 
 @st.fragment(run_every=1.0, key="switch-live")

@@ -1,0 +1,122 @@
+"""`paceline bench drafters`: the model-free drafters measured in an engine of their own."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from app.bench import machine
+from app.bench.prompts import read_prompts
+from app.bench.publish import output_file, publishable
+from app.corpus import chunks_of, lines
+from app.failures import Failure, SettingsError
+from app.progress import Bars
+from app.settings import settings_of
+
+COMMAND = (sys.executable, "-m", "engine.bench")
+
+
+def main(options: argparse.Namespace) -> int:
+    out = output_file(options.json)
+    prompts = read_prompts(options.prompts, options.limit, options.categories)
+    config = settings_of(options).engine_config()
+    job = {
+        "config": config,
+        "prompts": [{"category": one.category, "text": one.text} for one in prompts],
+        "documents": documents(Path(options.corpus)) if options.corpus else [],
+        "max_tokens": options.max_tokens,
+        "concurrency": options.concurrency,
+        "rounds": options.rounds,
+    }
+    started = time.time()
+    with Bars() as bars:
+        result = run(job, bars)
+    show(result, Console(highlight=False, width=160 if not sys.stdout.isatty() else None))
+    if out:
+        found = {
+            "command": ["paceline", *publishable(sys.argv[1:])],
+            "time": started,
+            "machine": machine.describe(),
+            "prompts": len(prompts),
+            "max_tokens": options.max_tokens,
+            "concurrency": options.concurrency,
+            "max_draft_length": config.max_draft_length,
+        }
+        out.write_bytes(msgspec.json.format(msgspec.json.encode(found | result)) + b"\n")
+        print(f"Written to {options.json}")
+    return 0
+
+
+def documents(path: Path) -> list[Any]:
+    """The documents of a corpus file, as `paceline corpus load` takes it."""
+    if path.suffix.lower() == ".npz":
+        content = b"".join(chunk for _, chunk in lines(path))
+    else:
+        content = b"".join(chunk for _, chunk in chunks_of(path))
+    if path.suffix.lower() == ".txt":
+        return [{"text": content.decode("utf-8", "replace")}]
+    try:
+        return [msgspec.json.decode(line) for line in content.splitlines() if line.strip()]
+    except msgspec.DecodeError as error:
+        raise SettingsError(f"--corpus {path}: a line is not JSON: {error}.") from None
+
+
+def run(job: dict[str, Any], bars: Bars) -> dict[str, Any]:
+    """The result of the process that measures. Raises Failure when it has none."""
+    with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            with process.stdin:
+                process.stdin.write(msgspec.json.encode(job))
+        except BrokenPipeError:
+            pass  # it ended early; why is on its output
+        for line in answers(process.stdout):
+            if line.get("error"):
+                raise Failure(line["error"])
+            if line.get("result") is not None:
+                return line["result"]
+            bars.update(line["stage"], line["fraction"], "")
+    raise Failure(f"The measuring process ended with status {process.returncode}; see above.")
+
+
+def answers(stream: Any) -> Iterator[dict[str, Any]]:
+    for line in stream:
+        yield msgspec.json.decode(line)
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    modes = result["tokens_per_step"]
+    table = Table(title="Tokens per target step", box=None)
+    table.add_column("category")
+    for mode in modes:
+        table.add_column(mode, justify="right")
+    first = next(iter(modes.values()))
+    for name in first["categories"]:
+        cells = [f"{one['categories'][name]['tokens_per_step']:.2f}" for one in modes.values()]
+        table.add_row(name, *cells)
+    table.add_row("all", *[f"{one['tokens_per_step']:.3f}" for one in modes.values()], style="bold")
+    for key, title in (("drafted_per_step", "drafted"), ("acceptance_rate", "acceptance rate")):
+        table.add_row(title, *[f"{one[key]:.2f}" for one in modes.values()], style="dim")
+    console.print(table)
+    if rounds := result.get("rounds"):
+        rates = ", ".join(f"{one['acceptance_rate']:.2f}" for one in rounds)
+        console.print(f"The same prompts again, acceptance rate of suffix by round: {rates}")
+    if drafting := result.get("drafting"):
+        console.print(
+            f"Drafting at batch {drafting['concurrency']}: {drafting['share']:.2%} of step time"
+        )
+    for drafter, found in result.get("calls", {}).items():
+        table = Table(title=f"Calls of {drafter}", box=None, show_header=False)
+        for name, value in found.items():
+            table.add_row(name.replace("_", " "), f"{value:,}")
+        console.print(table)

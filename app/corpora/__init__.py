@@ -1,0 +1,1 @@
+"""External corpora that drafters may copy from: read, stored, delivered to the engine."""

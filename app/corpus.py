@@ -1,0 +1,179 @@
+"""`paceline corpus`: corpora loaded into a running server, listed and removed."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import sys
+import time
+import zipfile
+from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from app.failures import Failure, SettingsError, StartError
+from app.keys import WIDE, date
+from app.progress import Bars
+from app.remote import api_key, reason
+
+CHUNK_BYTES = 256 * 1024
+POLL_S = 0.3
+TIMEOUT_S = 120.0
+LINES = "application/x-ndjson"
+KINDS = {".txt": "text/plain", ".jsonl": LINES, ".ndjson": LINES, ".npz": LINES}
+
+
+def load(options: argparse.Namespace) -> int:
+    """Upload a file and wait until its tokens are indexed."""
+    path = Path(options.file)
+    kind = KINDS.get(path.suffix.lower())
+    if kind is None:
+        raise SettingsError(
+            f"{path} is none of {', '.join(KINDS)}. Give plain text, JSON lines with text or "
+            "token_ids, or arrays tokens and offsets."
+        )
+    with Bars() as bars, connected(options) as client:
+
+        def content() -> Iterator[bytes]:
+            chunks = lines(path) if path.suffix.lower() == ".npz" else chunks_of(path)
+            for done, chunk in chunks:
+                yield chunk
+                bars.update("upload", done, path.name)
+
+        answer = call(client, "PUT", address(options.name), content(), {"Content-Type": kind})
+        bars.update("upload", 1.0, path.name)
+        corpus = follow(client, answer, bars)
+    if corpus["state"] == "loading":
+        print(f"Stored {options.name}. {corpus['reason']} It is indexed then by itself.")
+    else:
+        print(f"Loaded {options.name}: {corpus['documents']} documents, {corpus['tokens']} tokens")
+    return 0
+
+
+def show(options: argparse.Namespace) -> int:
+    table = Table(box=None)
+    for head in ("name", "state", "documents", "tokens", "KiB", "loaded", "by", "why"):
+        right = head in ("documents", "tokens", "KiB")
+        table.add_column(head, no_wrap=True, justify="right" if right else "left")
+    with connected(options) as client:
+        corpora = call(client, "GET", "/api/corpora")["corpora"]
+    for corpus in corpora:
+        state = corpus["state"]
+        table.add_row(
+            corpus["name"],
+            f"{state} {corpus['progress']:.0%}" if state == "loading" else state,
+            str(corpus["documents"]),
+            "-" if corpus["tokens"] is None else str(corpus["tokens"]),
+            f"{corpus['bytes'] / 1024:.0f}",
+            date(corpus["created_at"]),
+            corpus["created_by"],
+            corpus["reason"] or "",
+        )
+    width = None if sys.stdout.isatty() else WIDE
+    Console(highlight=False, width=width).print(table)
+    return 0
+
+
+def remove(options: argparse.Namespace) -> int:
+    with connected(options) as client:
+        call(client, "DELETE", address(options.name))
+    print(f"Removed {options.name}")
+    return 0
+
+
+def follow(client: httpx.Client, loaded: dict[str, Any], bars: Bars) -> dict[str, Any]:
+    """The corpus once it is ready, or waits for an engine that is away. Raises Failure."""
+    name = loaded["name"]
+    while True:
+        found = call(client, "GET", "/api/corpora")["corpora"]
+        corpus = next((one for one in found if one["name"] == name), None)
+        if corpus is None or corpus["created_at"] != loaded["created_at"]:
+            raise Failure(f"The corpus {name} was removed or replaced meanwhile.")
+        if corpus["state"] == "failed":
+            raise Failure(f"The corpus {name} is stored but cannot be used: {corpus['reason']}")
+        bars.update("index", corpus["progress"], f"{corpus['indexed_tokens']} tokens")
+        if corpus["state"] == "ready" or corpus["reason"]:
+            return corpus
+        time.sleep(POLL_S)
+
+
+def chunks_of(path: Path) -> Iterator[tuple[float, bytes]]:
+    """The file in chunks, each with the share that is done after it."""
+    try:
+        size, done = max(1, path.stat().st_size), 0
+        with path.open("rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                done += len(chunk)
+                yield done / size, chunk
+    except OSError as error:
+        raise SettingsError(f"Cannot read {path}: {error.strerror}.") from None
+
+
+def lines(path: Path) -> Iterator[tuple[float, bytes]]:
+    """Likewise the sequences of an .npz as JSON lines: sequence i is tokens[offsets[i] :
+    offsets[i + 1]]."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            tokens, offsets = arrays["tokens"], arrays["offsets"].astype(np.int64)
+    except OSError as error:
+        raise SettingsError(f"Cannot read {path}: {error.strerror or error}.") from None
+    except KeyError:
+        raise SettingsError(f"{path} lacks one of the arrays tokens and offsets.") from None
+    except (ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        raise SettingsError(f"{path} is not an .npz file of numbers: {error}.") from None
+    if (
+        tokens.ndim != 1
+        or tokens.dtype.kind not in "iu"
+        or offsets.ndim != 1
+        or len(offsets) < 2
+        or (np.diff(offsets) < 0).any()
+        or not 0 <= offsets[0] <= offsets[-1] <= len(tokens)
+    ):
+        raise SettingsError(
+            f"{path}: tokens must be a row of integers, and offsets rise from 0 to their number."
+        )
+    for batch in range(0, len(offsets) - 1, 256):
+        starts = offsets[batch : batch + 257]
+        text = "".join(
+            json.dumps({"token_ids": tokens[start:end].tolist()}) + "\n"
+            for start, end in itertools.pairwise(starts)
+        )
+        yield (batch + len(starts) - 1) / (len(offsets) - 1), text.encode()
+
+
+def address(name: str) -> str:
+    return f"/api/corpora/{quote(name, safe='')}"
+
+
+@contextlib.contextmanager
+def connected(options: argparse.Namespace) -> Generator[httpx.Client]:
+    headers = {"Authorization": f"Bearer {api_key(options.key)}"}
+    try:
+        with httpx.Client(
+            base_url=options.url, headers=headers, timeout=TIMEOUT_S, trust_env=False
+        ) as client:
+            yield client
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise StartError(f"Cannot reach {options.url}: {error}. Is the server running?") from None
+
+
+def call(
+    client: httpx.Client,
+    method: str,
+    path: str,
+    content: Iterable[bytes] | None = None,
+    headers: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    """The answer. Raises Failure with the server's own words."""
+    answer = client.request(method, path, content=content, headers=headers)
+    if not answer.is_success:
+        raise Failure(f"The server answers HTTP {answer.status_code}: {reason(answer)}")
+    return answer.json()

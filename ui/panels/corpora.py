@@ -1,0 +1,137 @@
+"""The corpora of the controller page: which there are and how far each is; load and remove."""
+
+from __future__ import annotations
+
+import re
+from html import escape
+from typing import Any
+
+import streamlit as st
+
+from ui import chrome, palette, shaping
+from ui.client import ApiError
+
+TYPES = {"txt": "text/plain", "jsonl": "application/x-ndjson", "ndjson": "application/x-ndjson"}
+ANSWER = "corpus_answer"
+NO_CONNECTION = "No data: the API does not answer."
+NONE = "No corpus is loaded."
+COLOURS = {"ready": palette.GOOD, "loading": palette.WARNING, "failed": palette.BAD}
+
+
+def show() -> None:
+    with st.container(border=True, key="card-corpora"):
+        st.html(
+            '<div class="pl-head">Corpora</div><div class="pl-note">Texts that the suffix drafter '
+            "may copy from, for every tenant: a draft shows by its speed what they hold, so load "
+            "no secrets.</div>"
+        )
+        left, right = st.columns([1.9, 1], gap="medium")
+        with left:
+            _list()
+        with right:
+            _form()
+
+
+@st.fragment(run_every=2.0, key="corpora-list")
+def _list() -> None:
+    try:
+        found = chrome.client().corpora()["corpora"]
+    except ApiError as error:
+        text = NO_CONNECTION if error.unreachable else error.message
+        st.html(f'<div class="pl-empty" style="height:120px">{escape(text)}</div>')
+        return
+    if not found:
+        st.html(f'<div class="pl-empty" style="height:120px">{NONE}</div>')
+    for corpus in found:
+        _corpus(corpus)
+    if text := st.session_state.pop("corpus_refused", ""):
+        chrome.notice(text, good=False)
+
+
+def _corpus(corpus: dict[str, Any]) -> None:
+    name, state = corpus["name"], corpus["state"]
+    colour = COLOURS.get(state, palette.INK)
+    facts = [
+        f"{shaping.number(corpus['documents'])} documents",
+        shaping.size(corpus["bytes"]),
+        f"loaded by {corpus['created_by']} at {shaping.clock(corpus['created_at'])} UTC",
+    ]
+    if corpus["tokens"] is not None:
+        facts.insert(1, f"{shaping.number(corpus['tokens'])} tokens")
+    with st.container(
+        horizontal=True, vertical_alignment="center", key=f"corpus-{_slug(name)}", gap="small"
+    ):
+        why = f"<div class='pl-note'>{escape(corpus['reason'])}</div>" if corpus["reason"] else ""
+        st.html(
+            f'<span class="pl-pill" style="--c:{colour}">{escape(state)}</span> '
+            f"<b>{escape(name)}</b>"
+            f'<div class="pl-note">{escape(", ".join(facts))}</div>{why}',
+            width="stretch",
+        )
+        if state == "loading":
+            st.progress(corpus["progress"], width=120)
+        with st.popover("Remove", key=f"ask-{_slug(name)}"):
+            st.button(
+                f"Remove {name}",
+                key=f"remove-{_slug(name)}",
+                type="primary",
+                on_click=_remove,
+                args=(name,),
+            )
+
+
+# Not refreshed by time: a refresh must not come between the operator's clicks.
+@st.fragment(key="corpora-form")
+def _form() -> None:
+    try:
+        limit = chrome.client().corpora()["limits"]["corpus_limit_mb"]
+    except ApiError:
+        limit = None  # the list beside it says why
+    file = st.file_uploader(
+        "Text, or JSON lines with text or token_ids",
+        type=list(TYPES),
+        key="corpus_file",
+        max_upload_size=limit,
+    )
+    suggested = _suggestion(file.name) if file else ""
+    name = st.text_input(
+        "Name",
+        value=suggested,
+        max_chars=64,
+        key=f"corpus_name_{suggested}",
+        help="A-Z a-z 0-9 . _ -; a corpus of this name is replaced",
+    )
+    loading = st.button(
+        "Load", type="primary", key="corpus_load", width="stretch", disabled=not (file and name)
+    )
+    if loading and file:
+        kind = TYPES[file.name.rsplit(".", 1)[-1].lower()]
+        try:
+            with st.spinner("Uploading"):
+                corpus = chrome.client().put_corpus(name, file.getvalue(), kind)
+        except ApiError as error:
+            st.session_state[ANSWER] = (False, error.message)
+        else:
+            text = f"Stored {name}: {shaping.number(corpus['documents'])} documents."
+            st.session_state[ANSWER] = (True, text)
+    with st.container(key="corpus-answer"):
+        good, text = st.session_state.get(ANSWER, (True, ""))
+        if text:
+            chrome.notice(text, good=good)
+
+
+def _remove(name: str) -> None:
+    try:
+        chrome.client().remove_corpus(name)
+    except ApiError as error:
+        st.session_state["corpus_refused"] = error.message
+
+
+def _suggestion(file: str) -> str:
+    """A corpus's name from a file's."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", file.rsplit(".", 1)[0]).strip("-")[:64]
+
+
+def _slug(name: str) -> str:
+    """The name as a part of a widget's key, which becomes a CSS class; still unique."""
+    return "".join(c if c.isalnum() or c == "-" else f"_{ord(c):x}" for c in name)

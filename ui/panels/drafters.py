@@ -1,0 +1,120 @@
+"""The drafters of the controller page: a switch for each, and its parameters."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import streamlit as st
+
+from ui import chrome
+from ui.client import ApiError
+
+NO_CONNECTION = "No data: the API does not answer."
+REFUSED = "drafter_refused"
+
+
+@st.fragment(run_every=5.0, key="switch-drafters")
+def show() -> None:
+    with st.container(border=True, key="card-drafters"):
+        st.html(
+            '<div class="pl-head">Drafters</div>'
+            '<div class="pl-note">A disabled drafter is used by no request. Changes hold from the '
+            "next step on.</div>"
+        )
+        try:
+            found = chrome.client().drafters()
+        except ApiError:
+            found = []
+            st.html(f'<div class="pl-note">{NO_CONNECTION}</div>')
+        for item in found:
+            _drafter(item)
+        if text := st.session_state.pop(REFUSED, ""):
+            chrome.notice(text, good=False)
+
+
+def _drafter(item: dict[str, Any]) -> None:
+    name, key = item["name"], f"enable_{item['name']}"
+    with st.container(horizontal=True, vertical_alignment="center", key=f"row-{name}"):
+        st.html(
+            f"{chrome.pill(name)} <span class='pl-note'>&nbsp;{_kind(item)}</span>",
+            width="stretch",
+        )
+        if name == "none":
+            st.html('<span class="pl-note">always on</span>', width="content")
+            return
+        # The switch always shows the server's truth, also after a change elsewhere.
+        st.session_state[key] = item["enabled"]
+        st.toggle(
+            f"Enable {name}",
+            key=key,
+            label_visibility="collapsed",
+            on_change=_enable,
+            args=(name,),
+            width="content",
+        )
+    if parameters := item.get("parameters"):
+        with st.expander(f"Parameters of {name}", key=f"parameters-{name}", type="compact"):
+            columns = st.columns(2, gap="small")
+            for place, parameter in enumerate(parameters):
+                with columns[place % 2]:
+                    _parameter(name, parameter)
+
+
+def _parameter(drafter: str, parameter: dict[str, Any]) -> None:
+    """An input that starts from the server's value, and takes it over again when it changes: not at
+    every refresh, which would wipe out a number that is being typed."""
+    name, value = parameter["name"], parameter["value"]
+    if parameter["kind"] == "float":
+        value = float(value)
+    key = f"parameter_{drafter}_{name}"
+    if key not in st.session_state or st.session_state.get(f"{key}_seen") != value:
+        st.session_state[key] = value
+        st.session_state[f"{key}_seen"] = value
+    text = f"{parameter['text']}. Default {parameter['default']}"
+    if parameter["kind"] == "bool":
+        st.toggle(name, key=key, help=text, on_change=_change, args=(drafter, name))
+        return
+    whole = parameter["kind"] == "int"
+    kind = int if whole else float
+    low, high = kind(parameter["low"]), kind(parameter["high"])
+    st.number_input(
+        name,
+        min_value=low,
+        max_value=high,
+        step=1 if whole else min(0.5, (high - low) / 20),
+        format="%d" if whole else "%.2f",
+        key=key,
+        help=f"{text}, {low} to {high}",
+        on_change=_change,
+        args=(drafter, name),
+    )
+
+
+def _kind(item: dict[str, Any]) -> str:
+    kinds = {"none": "plain decoding", "model_free": "no model needed", "model": "model"}
+    kind = kinds.get(item["kind"], str(item["kind"]))
+    longest = item.get("max_draft_length")
+    return escape(f"{kind}, D up to {longest}" if longest else kind)
+
+
+def _enable(name: str) -> None:
+    try:
+        chrome.client().set_drafter(name, enabled=st.session_state[f"enable_{name}"])
+    except ApiError as error:
+        st.session_state[REFUSED] = error.message
+
+
+def _change(drafter: str, name: str) -> None:
+    key = f"parameter_{drafter}_{name}"
+    value = st.session_state[key]
+    if value is None:  # the field was emptied
+        del st.session_state[f"{key}_seen"]
+        return
+    try:
+        chrome.client().set_drafter(drafter, parameters={name: value})
+    except ApiError as error:
+        st.session_state[REFUSED] = error.message
+        del st.session_state[f"{key}_seen"]  # back to the server's value
+    else:
+        st.session_state[f"{key}_seen"] = value
