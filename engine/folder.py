@@ -23,12 +23,14 @@ LFS_MARK = b"version https://git-lfs"
 @dataclass(frozen=True)
 class Folder:
     """A folder whose files are all there. family: its model_type. parameters: stored weights,
-    counted from the safetensors headers. config: config.json as it stands."""
+    counted from the safetensors headers. config: config.json as it stands. files: where each
+    tensor is stored."""
 
     path: Path
     family: str
     config: dict[str, Any]
     parameters: int
+    files: dict[str, Path]
 
 
 def read_folder(path: Path) -> Folder:
@@ -52,19 +54,21 @@ def read_folder(path: Path) -> Folder:
     family = config.get("model_type")
     if not isinstance(family, str) or not family:
         raise _broken(f"{path / CONFIG} names no model_type; it is not a transformers model.")
-    shapes = _weights(path, names)
+    headers = _weights(path, names)
     if not any(name in names for name in TOKENIZER_FILES):
         raise _incomplete(
             f"{path} holds no tokenizer ({' or '.join(TOKENIZER_FILES)}); "
             "download those files of the model too."
         )
-    return Folder(path, family, config, sum(math.prod(shape) for shape in shapes))
+    shapes = [shape for header in headers.values() for shape in header.values()]
+    files = {name: path / file for file, header in headers.items() for name in header}
+    return Folder(path, family, config, sum(map(math.prod, shapes)), files)
 
 
-def _weights(path: Path, names: set[str]) -> list[list[int]]:
-    """Shapes of every stored tensor, from the headers of the single file or of all shards."""
+def _weights(path: Path, names: set[str]) -> dict[str, dict[str, list[int]]]:
+    """Shapes of the tensors in each file, from the headers of the single file or of all shards."""
     if SINGLE in names and INDEX not in names:
-        return list(_header(path / SINGLE).values())
+        return {SINGLE: _header(path / SINGLE)}
     if INDEX not in names:
         raise _no_weights(path)
     index = _json(path / INDEX).get("weight_map")
@@ -87,7 +91,7 @@ def _weights(path: Path, names: set[str]) -> list[list[int]]:
                 f"{path / str(shard)} does not hold {name}, which {INDEX} expects there. "
                 "The files are of different downloads; download all of them again."
             )
-    return [shape for header in headers.values() for shape in header.values()]
+    return headers
 
 
 def _no_weights(path: Path) -> StartError:

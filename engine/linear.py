@@ -32,9 +32,14 @@ class Linear(Protocol):
 def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
     """x @ weight^T + bias for weight [out, in] and bias [out]. Keeps no reference to a weight
     that it packed."""
-    if weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and can_pack():
+    if packs(weight.device, weight.dtype):
         return PackedLinear(weight, bias)
     return PlainLinear(weight, bias)
+
+
+def packs(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether `linear` packs weights there, so copies them."""
+    return device.type == "cpu" and dtype == torch.bfloat16 and can_pack()
 
 
 class PlainLinear:

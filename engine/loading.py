@@ -1,6 +1,7 @@
 """Loads a model and its tokenizer through transformers into the lean decoder, or the fallback.
 
-The engine's transformers calls live here, in engine/fallback.py and in engine/conversion.py."""
+The engine's transformers calls live here, in engine/fallback.py, in engine/conversion.py and in
+engine/stored_tokenizer.py. A dense model that was loaded before needs the last one only."""
 
 from __future__ import annotations
 
@@ -13,9 +14,11 @@ from engine.device import Device
 from engine.errors import StartError
 from engine.families import PAGED, context_limit, refusal
 from engine.folder import Folder, read_folder
-from engine.fusing import fits, fuse
+from engine.fusing import build, describe, fits, fuse, module_angles
 from engine.host_memory import available_bytes, size_text
+from engine.prepared import Prepared, keep, recall
 from engine.shape import Model
+from engine.stored_tokenizer import StoredTokenizer
 
 log = logging.getLogger(__name__)
 
@@ -31,22 +34,42 @@ class Loaded:
     path: Path
 
 
-def load(path: Path, device: Device, context_length: int) -> Loaded:
-    """Load a Hugging Face folder. context_length 0 means the model's own.
+def load(path: Path, device: Device, context_length: int, cache_dir: Path | None = None) -> Loaded:
+    """Load a Hugging Face folder. context_length 0 means the model's own. cache_dir: where what
+    the next start needs of a dense model is kept; None keeps nothing.
 
     Raises StartError with what is wrong."""
     folder = read_folder(path)
+    if cache_dir is not None:
+        kept = recall(folder, device.dtype, cache_dir)
+        if kept is not None:
+            return _load_kept(folder, kept, device, context_length)
     from transformers.utils import logging as quiet  # a broken folder is told without this import
 
     quiet.set_verbosity_error()
     quiet.disable_progress_bar()
     config = _config(folder)
-    context = _context(config, context_length)
+    limit = context_limit(config)
+    context = _context(folder.family, limit, context_length)
     _check_memory(folder, device)
     tokenizer = _tokenizer(folder, config)
     model = _model(folder, device)
+    stop_ids = _stop_ids(model, config, tokenizer)
+    if cache_dir is not None and fits(model, config):
+        dense, angles = describe(model, config), module_angles(model, context)
+        keep(folder, device.dtype, cache_dir, model, dense, angles, tokenizer, stop_ids, limit)
     decoder = open_model(model, config, device, context)
-    return Loaded(decoder, tokenizer, _stop_ids(model, config, tokenizer), folder.family, path)
+    known = _known(stop_ids, config.vocab_size)
+    return Loaded(decoder, tokenizer, known, folder.family, path)
+
+
+def _load_kept(folder: Folder, kept: Prepared, device: Device, context_length: int) -> Loaded:
+    context = _context(folder.family, kept.context_limit, context_length)
+    _check_memory(folder, device)
+    tokenizer = StoredTokenizer(kept.vocabulary)
+    decoder = build(kept.dense, kept.weights(folder), kept.dense.angles(context), device)
+    known = _known(kept.stop_ids, kept.dense.vocabulary)
+    return Loaded(decoder, tokenizer, known, folder.family, folder.path)
 
 
 def open_model(model: Any, config: Any, device: Device, context_length: int) -> Model:
@@ -93,13 +116,11 @@ def causal_lm(config: Any) -> Any:
     return MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
 
 
-def _context(config: Any, asked: int) -> int:
-    limit = context_limit(config)
+def _context(family: str, limit: int | None, asked: int) -> int:
     if limit is None and not asked:
         raise StartError(
             "context_unknown",
-            f"this {config.model_type!r} model does not tell its longest context; "
-            "set --context-length.",
+            f"this {family!r} model does not tell its longest context; set --context-length.",
         )
     if limit is not None and asked > limit:
         raise StartError(
@@ -184,9 +205,8 @@ def _broken(path: Path, error: Exception, advice: str) -> StartError:
     )
 
 
-def _stop_ids(model: Any, config: Any, tokenizer: Any) -> frozenset[int]:
-    """The end-of-sequence ids that the folder's files name, without those that the model has no
-    logits for: they can never be drawn."""
+def _stop_ids(model: Any, config: Any, tokenizer: Any) -> tuple[int, ...]:
+    """The end-of-sequence ids that the folder's files name."""
     ids: set[int] = set()
     generation = getattr(model, "generation_config", None)
     for source in (
@@ -198,11 +218,16 @@ def _stop_ids(model: Any, config: Any, tokenizer: Any) -> frozenset[int]:
             ids.add(source)
         elif source:
             ids.update(int(value) for value in source)
-    known = frozenset(token for token in ids if 0 <= token < config.vocab_size)
-    if unknown := sorted(ids - known):
+    return tuple(sorted(ids))
+
+
+def _known(ids: tuple[int, ...], vocabulary: int) -> frozenset[int]:
+    """Those that the model has logits for: the others can never be drawn."""
+    known = frozenset(token for token in ids if 0 <= token < vocabulary)
+    if unknown := [token for token in ids if token not in known]:
         log.warning(
             "ignored end-of-sequence ids %s: the model's vocabulary is 0..%d",
             unknown,
-            config.vocab_size - 1,
+            vocabulary - 1,
         )
     return known

@@ -22,6 +22,9 @@ from engine.wire import MAX_FRAME_BYTES, FromEngine, ToEngine
 SECRETS = ("PACELINE_ADMIN_KEY", "PACELINE_CONSOLE_KEY", "PACELINE_DATABASE_URL")
 """Variables, also with _FILE, that the child has no use for."""
 
+HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
+"""Has torch ask for huge pages when it allocates: moving weights there afterwards copies them."""
+
 CONNECT_POLL_S = 0.05
 CONNECT_S = 300.0
 TERMINATE_S = 5.0
@@ -75,7 +78,7 @@ class EngineProcess:
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env=_environment(),
+                    env=child_environment(),
                     start_new_session=True,
                 )
             async with asyncio.timeout(CONNECT_S):
@@ -140,12 +143,12 @@ class EngineProcess:
         return await self.stop()
 
 
-def _environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """The child imports the same packages as this process, wherever it was started from."""
     root = str(Path(__file__).resolve().parent.parent)
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(SECRETS)}
-    return {**kept, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+    return {HUGE_PAGES: "1", **kept, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 
 async def _connect(

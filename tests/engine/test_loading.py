@@ -182,7 +182,12 @@ LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 1\n"
 NO_TENSORS = struct.pack("<Q", 2) + b"{}"
 ODD_HEADER = struct.pack("<Q", 14) + b'{"a": {"b": 1}}'[:14]
 MAMBA = '{"model_type": "mamba"}'
-AWQ = {"quant_method": "awq", "bits": 4}
+QUANTISED: list[dict[str, Any]] = [
+    {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"},
+    {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False},
+    {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
+    {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {}},
+]
 CODE = {"AutoModelForCausalLM": "modeling_mine.Mine"}
 
 
@@ -200,7 +205,14 @@ CODE = {"AutoModelForCausalLM": "modeling_mine.Mine"}
         (write("config.json", MAMBA), "model_unsupported", "'mamba' model"),
         (change(model_type="t5"), "model_unsupported", "encoder-decoder"),
         (change(model_type="llava"), "model_unsupported", "multimodal"),
-        (change(quantization_config=AWQ), "model_unsupported", "quantised .awq.*GGUF"),
+        *[
+            (
+                change(quantization_config=settings),
+                "model_unsupported",
+                rf"quantised \({settings['quant_method']}\); take the bfloat16 or the GGUF release",
+            )
+            for settings in QUANTISED
+        ],
         (change(num_hidden_layers="many"), "model_broken", "cannot be loaded"),
         (remove("model.safetensors"), "model_incomplete", "holds no weights"),
         (pickle, "model_pickled", "pickle.*save_pretrained"),

@@ -1,0 +1,228 @@
+"""A second start without transformers' modules: the same model, tokenizer, errors and warnings."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer
+
+from engine.build import Target
+from engine.decoder import Decoder
+from engine.device import Device
+from engine.errors import RequestError, StartError
+from engine.loading import Loaded, load
+from engine.stored_tokenizer import StoredTokenizer
+from engine.text import Text
+from engine.wire import Message
+from tests.conftest import ROOT
+from tests.engine.test_families import paged, tiny
+
+CPU = Device(torch.device("cpu"), torch.float32)
+FAMILIES = ("llama", "qwen2", "qwen3", "smollm3", "granite")
+CHAT = (Message("system", "Be brief."), Message("user", "Why is 1 234,50 € naïve? <|im_end|>"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer_files(target: Target) -> list[Path]:
+    names = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+    return [target.loaded.path / name for name in names]
+
+
+@pytest.fixture
+def folder(tokenizer_files: list[Path], tmp_path: Path) -> Path:
+    """A tiny llama model with the embedded model's tokenizer."""
+    return store("llama", tokenizer_files, tmp_path / "model")
+
+
+def store(family: str, tokenizer_files: list[Path], folder: Path) -> Path:
+    folder.mkdir()
+    for file in tokenizer_files:
+        shutil.copy(file, folder)
+    size = len(AutoTokenizer.from_pretrained(folder))
+    tiny(family, vocab_size=size).save_pretrained(folder)
+    return folder
+
+
+def load_twice(folder: Path, device: Device = CPU) -> tuple[Loaded, Loaded]:
+    cache = folder.parent / "cache"
+    first, second = (load(folder, device, 0, cache) for _ in range(2))
+    return first, second
+
+
+def kept(folder: Path) -> list[Path]:
+    return sorted((folder.parent / "cache").glob("prepared/*"))
+
+
+def was_recalled(loaded: Loaded) -> bool:
+    return isinstance(loaded.tokenizer, StoredTokenizer)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_second_load_computes_exactly_what_the_first_did(
+    family: str, tokenizer_files: list[Path], tmp_path: Path
+) -> None:
+    first, second = load_twice(store(family, tokenizer_files, tmp_path / "model"))
+    assert not was_recalled(first)
+    assert was_recalled(second)
+    assert second.decoder.shape == first.decoder.shape
+    for mine, theirs in zip(paged(second.decoder), paged(first.decoder), strict=True):
+        assert torch.equal(mine, theirs)
+    assert second.stop_ids == first.stop_ids
+    assert second.architecture == first.architecture == family
+
+
+def test_packed_bfloat16_weights_are_the_same_too(folder: Path) -> None:
+    first, second = load_twice(folder, Device(torch.device("cpu"), torch.bfloat16))
+    assert was_recalled(second)
+    ids, places = torch.arange(12), torch.arange(12)
+    mine, theirs = (
+        each.decoder.logits(
+            each.decoder.forward(ids, places, lambda layer, q, k, v, *_: q.flatten(1))
+        )
+        for each in (second, first)
+    )
+    assert torch.equal(mine, theirs)
+
+
+def test_the_second_tokenizer_writes_and_reads_as_the_first(folder: Path) -> None:
+    first, second = (Text(each.tokenizer) for each in load_twice(folder))
+    assert second.write(CHAT) == first.write(CHAT)
+    assert second.render(CHAT) == first.render(CHAT)
+    assert second.encode_whole("Wörter\n\t 12345") == first.encode_whole("Wörter\n\t 12345")
+    assert second.definition() == first.definition()
+    ids = list(range(0, 49000, 97))
+    assert second.decode(ids) == first.decode(ids)
+
+
+def test_a_template_refuses_as_it_did(folder: Path) -> None:
+    template = folder / "chat_template.jinja"
+    template.write_text("{{ bos_token }}{{ raise_exception('no system role') }}")
+    first, second = (Text(each.tokenizer) for each in load_twice(folder))
+    for text in (first, second):
+        with pytest.raises(RequestError, match="no system role"):
+            text.write(CHAT)
+
+
+def test_a_model_without_a_template_still_has_none(folder: Path) -> None:
+    (folder / "chat_template.jinja").unlink()
+    _, second = load_twice(folder)
+    assert was_recalled(second)
+    with pytest.raises(RequestError, match="no chat template"):
+        Text(second.tokenizer).write(CHAT)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_file_that_changed_is_read_anew(folder: Path, name: str) -> None:
+    load_twice(folder)
+    status = (folder / name).stat()
+    os.utime(folder / name, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    assert not was_recalled(load(folder, CPU, 0, folder.parent / "cache"))
+
+
+def test_another_dtype_is_read_anew(folder: Path) -> None:
+    load_twice(folder)
+    half = Device(torch.device("cpu"), torch.bfloat16)
+    assert not was_recalled(load(folder, half, 0, folder.parent / "cache"))
+
+
+def test_a_damaged_note_costs_a_slow_start_and_is_written_again(folder: Path) -> None:
+    load_twice(folder)
+    (note,) = kept(folder)
+    note.write_bytes(note.read_bytes()[:100])
+    first, second = load_twice(folder)
+    assert not was_recalled(first)
+    assert was_recalled(second)
+
+
+def test_a_cache_that_cannot_be_written_costs_a_slow_start(folder: Path) -> None:
+    (folder.parent / "cache").write_text("a file is in the way")
+    first, second = load_twice(folder)
+    assert not was_recalled(second)
+    assert torch.equal(paged(second.decoder)[0], paged(first.decoder)[0])
+
+
+def test_weights_that_transformers_renames_are_never_read_directly(folder: Path) -> None:
+    stored = load_file(folder / "model.safetensors")
+    renamed = {name.removeprefix("model."): value for name, value in stored.items()}
+    save_file(renamed, folder / "model.safetensors", {"format": "pt"})
+    first, second = load_twice(folder)
+    assert not was_recalled(second)
+    assert not kept(folder)
+    assert torch.equal(paged(second.decoder)[0], paged(first.decoder)[0])
+
+
+def test_tensors_that_the_config_does_not_use_stay_unused(folder: Path) -> None:
+    stored = load_file(folder / "model.safetensors")
+    odd = "model.layers.0.self_attn.q_proj"
+    stored[f"{odd}.bias"] = torch.ones(len(stored[f"{odd}.weight"]))
+    save_file(stored, folder / "model.safetensors", {"format": "pt"})
+    first, second = load_twice(folder)
+    assert was_recalled(second)
+    assert torch.equal(paged(second.decoder)[0], paged(first.decoder)[0])
+
+
+def test_a_family_outside_the_lean_decoder_goes_through_transformers_every_time(
+    tokenizer_files: list[Path], tmp_path: Path
+) -> None:
+    folder = store("gpt_oss", tokenizer_files, tmp_path / "model")
+    _, second = load_twice(folder)
+    assert not isinstance(second.decoder, Decoder)
+    assert not kept(folder)
+
+
+def test_the_second_start_refuses_a_context_that_is_too_long(folder: Path) -> None:
+    load_twice(folder)
+    with pytest.raises(StartError) as caught:
+        load(folder, CPU, 100_000, folder.parent / "cache")
+    assert caught.value.code == "context_too_long"
+
+
+def test_a_shorter_context_is_served_from_the_same_note(folder: Path) -> None:
+    load_twice(folder)
+    cache = folder.parent / "cache"
+    short = load(folder, CPU, 64, cache)
+    assert was_recalled(short)
+    assert short.decoder.shape.context_length == 64
+    assert torch.equal(paged(short.decoder)[0], paged(load(folder, CPU, 64).decoder)[0])
+
+
+def test_ignored_end_ids_are_named_at_every_start(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, 10**6]}))
+    load_twice(folder)
+    assert caplog.text.count("ignored end-of-sequence ids [1000000]") == 2
+
+
+def test_the_weights_can_be_replaced_while_they_are_served(folder: Path) -> None:
+    _, second = load_twice(folder)
+    before = paged(second.decoder)[0]
+    with (folder / "model.safetensors").open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        file.write(bytes(size))
+    assert torch.equal(paged(second.decoder)[0], before)
+
+
+def test_a_second_start_imports_no_module_of_a_model() -> None:
+    """What makes it fast: transformers' model code brings half of torch's compiler with it."""
+    code = (
+        "import sys\n"
+        "from engine.build import open_target\n"
+        "from engine.config import EngineConfig\n"
+        "open_target(EngineConfig(), lambda *_: None)\n"
+        "heavy = ('torch._dynamo', 'sympy', 'transformers.modeling_utils', 'accelerate')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", code]
+    subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert again.stdout.strip() == "[]"
