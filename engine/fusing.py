@@ -66,6 +66,7 @@ def module_angles(model: Any, context_length: int) -> tuple[Tensor, Tensor]:
     return cos[0], sin[0]
 
 
+@torch.no_grad()
 def build(dense: Dense, weights: Weights, angles: tuple[Tensor, Tensor], device: Device) -> Decoder:
     """The lean decoder. angles: cos and sin [context, head_dim] of the rotary embedding."""
     target, dtype = device.torch_device, device.dtype
