@@ -101,11 +101,17 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Allotment:
-    """Draft `length` tokens with `drafter`; length 0 (drafter "none") is plain decoding."""
+    """Draft `length` tokens with `drafter`; length 0 (drafter "none") is plain decoding.
+
+    tail: who continues a draft of the full length, by up to tail_length tokens, or "". Its tokens
+    are a function of the committed text and of that draft, and its length was settled here, before
+    anything was drawn."""
 
     request: int
     drafter: str
     length: int
+    tail: str = ""
+    tail_length: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +129,25 @@ class ShadowScore:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """What one drafter of a chain got: its own drafted and accepted tokens. The part after one that
+    was not accepted in full was not reached: its tokens count neither way."""
+
+    drafter: str
+    drafted: int
+    accepted: int
+    features: Features = Features()
+
+
+@dataclass(frozen=True, slots=True)
 class RequestOutcome:
     """What one request got from the step.
 
-    drafted: tokens really drafted and verified. accepted: drafted tokens kept, 0..drafted.
-    committed: tokens added to the text (accepted + 1, fewer when cut). cut: a stop or the length
-    limit ended the request inside the accepted run, so positions past it are censored."""
+    drafter: as allotted. drafted: tokens really drafted and verified. accepted: drafted tokens
+    kept, 0..drafted. committed: tokens added to the text (accepted + 1, fewer when cut). cut: a
+    stop or the length limit ended the request inside the accepted run, so positions past it are
+    censored. parts: of a chain, its head and its tail in order, the tail also when it had nothing
+    to add; empty for one drafter alone."""
 
     request: int
     drafter: str
@@ -138,12 +157,31 @@ class RequestOutcome:
     cut: bool = False
     features: Features = Features()
     shadows: tuple[ShadowScore, ...] = ()
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Who drafted: the drafter, or the chain "head+tail" where its tail added something."""
+        drafted = [part.drafter for part in self.parts if part.drafted]
+        return "+".join(drafted) or self.drafter
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """One drafter's drafting in a step: for how many requests, the longest length asked for, and
+    the milliseconds it took for all of them."""
+
+    drafter: str
+    requests: int
+    depth: int
+    ms: float
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
     """Measured result of a step. rows: target rows of decoding requests (sum of 1 + D).
-    context_tokens: sum of context lengths of the decoding requests. Times in milliseconds."""
+    context_tokens: sum of context lengths of the decoding requests. Times in milliseconds;
+    draft_ms holds the proposals, and what was spent on offers."""
 
     step: int
     requests: int
@@ -154,6 +192,7 @@ class StepOutcome:
     draft_ms: float
     overhead_ms: float
     per_request: tuple[RequestOutcome, ...]
+    proposals: tuple[Proposal, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +294,12 @@ class Controller(Protocol):
 
     def set_enabled(self, drafter: str, enabled: bool) -> None:
         """Enable or disable a drafter; a disabled drafter is never allotted."""
+        ...
+
+    @property
+    def attentive(self) -> bool:
+        """Whether the next step looks for drafts: False asks for no offers (but of requests with a
+        wish) and no new shadow drafts, because looking has not paid for itself lately."""
         ...
 
     def plan(self, batch: BatchView, offers: Sequence[Offer]) -> Plan: ...

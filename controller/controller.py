@@ -5,9 +5,14 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+
+import numpy as np
 
 from controller.acceptance import Acceptance
+from controller.allotting import Allotter
+from controller.attention import Attention
+from controller.averages import Sample
 from controller.contract import (
     NONE,
     Allotment,
@@ -20,15 +25,16 @@ from controller.contract import (
     WhatIf,
 )
 from controller.cost import CostModel
+from controller.credit import RESTED, Credit, Planned
 from controller.decision import summary
 from controller.guards import HarmGuard, RequestGuard
 from controller.journal import GRID, Journal, words
 from controller.lineup import Lineup, line_up
+from controller.mixing import chain_name, tail_key
 from controller.outlook import what_if
-from controller.planner import Allocation, allocate, expected, uniform
+from controller.planner import Allocation, Table, allocate, expected, uniform
 from controller.precedence import check_setting
 from controller.probing import Probe, Probing
-from controller.regime import Sample
 from controller.schedule import at_batch
 
 PRICE_RATE = 0.1
@@ -36,19 +42,13 @@ ROW_COST_ROWS = 4
 IN_FLIGHT = 16
 
 
-@dataclass(frozen=True, slots=True)
-class _InFlight:
-    """What observe needs to know about a planned step. price: tokens that a drafted row costs."""
-
-    price: float
-    forced: frozenset[int]
-
-
 class AdaptiveController:
     """Controller of one engine. Not thread-safe: plan and observe alternate in the engine loop.
 
-    drafters: names of all drafters the engine has, without "none". cost: the calibrated table.
-    clock: seconds since the epoch. Raises ValueError for a setting that makes no sense."""
+    drafters: names of all drafters the engine has, without "none". models: those of them that are
+    models, which run for all their requests at once. tails: those that can continue a model's
+    draft. cost: the calibrated table. clock: seconds since the epoch. Raises ValueError for a
+    setting that makes no sense."""
 
     def __init__(
         self,
@@ -56,19 +56,27 @@ class AdaptiveController:
         cost: CostModel,
         setting: Setting | None = None,
         *,
+        models: Sequence[str] = (),
+        tails: Sequence[str] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.drafters = tuple(drafters)
+        self.models = tuple(models)
+        self.tails = tuple(tails)
         self.cost = cost
         self.acceptance = Acceptance()
         self._setting = setting or Setting()
         check_setting(self._setting, self.drafters)
         self._enabled = set(self.drafters)
-        self._journal = Journal(self.drafters, clock)
+        chains = [chain_name(head, tail) for head in self.models for tail in self.tails]
+        self._journal = Journal((*self.drafters, *chains), clock)
         self._probing = Probing()
+        self._attention = Attention()
         self._harm = HarmGuard()
         self._request_guard = RequestGuard()
-        self._in_flight: OrderedDict[int, _InFlight] = OrderedDict()
+        self._credit = Credit(self.acceptance, self._request_guard)
+        self._in_flight: OrderedDict[int, Planned] = OrderedDict()
+        self._allotter = Allotter()
         self._price = 0.0
         self._drifted = False
 
@@ -95,8 +103,16 @@ class AdaptiveController:
         (self._enabled.add if enabled else self._enabled.discard)(drafter)
         self._restart(f"The operator {'enabled' if enabled else 'disabled'} {drafter}.")
 
+    @property
+    def attentive(self) -> bool:
+        """Whether the next step looks for drafts. Otherwise everybody decodes plainly, without
+        offers and new shadow drafts, but for requests with a wish of their own."""
+        pinned = self._setting.mode == "pinned" and self._setting.drafter != NONE
+        return pinned or self._attention.looks
+
     def _restart(self, sentence: str) -> None:
         self._probing.reset()
+        self._attention.reset()
         self._harm.release()
         self._journal.operator_changed(sentence)
 
@@ -108,6 +124,13 @@ class AdaptiveController:
         if self._harm.tick():
             self._journal.guard_ended()
             self._probing.reset()
+            self._attention.reset()
+        looks = self.attentive
+        if not looks:
+            self._attention.rested()
+            if not offers:
+                self._note(batch.step, RESTED)
+                return Plan(self._allotter.plain(batch))
         n = len(batch.requests)
         setting = at_batch(self._setting, n)
         context_tokens = sum(r.context_len for r in batch.requests)
@@ -119,54 +142,60 @@ class AdaptiveController:
             self.acceptance,
             self.cost,
             price=self._price,
-            row_price=max(self._journal.regime.means.get("row_cost", 0.1), 0.0),
+            row_price=self._journal.regime.row_cost,
             held=self._harm.active,
             blocks=self._request_guard.blocks,
+            models=self.models,
+            tails=self.tails,
         )
+        free = lineup.free
         room = max(batch.free_rows, 0)
         placed, gained, draft_ms = lineup.place(room)
         tokens = n + gained
         rows = sum(length for _, length in placed)
         room -= rows
-        extra = min(room, sum(len(c.survival) for c in lineup.free))
+        extra = min(room, int(np.add.reduce(free.longest)))
         span = ROW_COST_ROWS * n
         curve = self.cost.verify_curve(n, max(rows + extra, span), context_tokens)
-        drafting_ms = self.cost.overhead_ms(n, True) + draft_ms
-        costs = [ms + drafting_ms for ms in curve[rows : rows + extra + 1]]
+        costs = curve[rows : rows + extra + 1] + (self.cost.overhead_ms(n, True) + draft_ms)
         if not rows:
             costs[0] = curve[0] + self.cost.overhead_ms(n, False)
-        best = allocate(costs, tokens, lineup.free, room)
-        lengths, probe = self._probe(lineup, costs, best, setting)
+        best = allocate(costs, tokens, free)
+        probe = self._probe(lineup, costs, best, setting)
+        lengths = best.lengths if probe is None else probe.apply(best.lengths)
+        plain_ms, drafters = costs.item(0), lineup.all.drafters
         sample = Sample(
             requests=n,
             context=context_tokens / n,
             forced=lineup.forced,
             blocked=lineup.blocked,
-            first=_mean([c.survival[0] for c in lineup.all]),
-            row_cost=(curve[span] - curve[0]) / span * n / costs[0],
-            plain_ms=costs[0],
+            first=_mean(lineup.all.survival[:, 0]),
+            row_cost=(curve.item(span) - curve.item(0)) / span * n / plain_ms,
+            plain_ms=plain_ms,
             plain_tokens=tokens,
+            tokens=best.tokens,
+            ms=best.ms,
+            offers={d: drafters.count(d) for d in dict.fromkeys(drafters)},
         )
-        sample.tokens, sample.ms = expected(costs, tokens, lineup.free, lengths)
-        for choice in lineup.all:
-            sample.offers[choice.drafter] = sample.offers.get(choice.drafter, 0) + 1
-        for name in dict.fromkeys(c.drafter for c in lineup.free):
-            mine = [c for c in lineup.free if c.drafter == name]
-            for length in GRID:
-                sample.grid[name, length] = uniform(costs, tokens, mine, length, room)
-        placed += [(c, length) for c, length in zip(lineup.free, lengths, strict=True) if length]
-        allotments = [Allotment(r.id, NONE, 0) for r in batch.requests]
-        for choice, length in placed:
-            name, i = choice.drafter, choice.request
-            allotments[i] = Allotment(batch.requests[i].id, name, length)
-            count, total = sample.drafts.get(name, (0, 0))
-            sample.drafts[name] = (count + 1, total + length)
+        if probe is not None:
+            sample.tokens, sample.ms = expected(costs, tokens, free, lengths)
+        if self._journal.looks():
+            sample.grid = {}
+            for name in dict.fromkeys(free.drafters):
+                mine = [i for i, drafter in enumerate(free.drafters) if drafter == name]
+                alone = free if len(mine) == len(free) else free.take(mine)
+                sample.grid[name] = uniform(costs, tokens, alone, GRID, room)
+        allotments = self._allotter.allot(batch, lineup, placed, lengths.tolist())
+        sample.count(allotments)
+        if looks:
+            gain_ms = best.tokens * plain_ms / tokens - best.ms
+            self._attention.looked(n, gain_ms, plain_ms)
         old = self._price or best.goodput
         self._price = old + PRICE_RATE * (best.goodput - old)
-        self._remember(batch, lineup, sample, sum(lengths))
+        self._remember(batch, lineup, sample, allotments)
         probed = None
         if probe is not None and probe.choice is not None:
-            probed = batch.requests[lineup.free[probe.choice].request].id
+            probed = batch.requests[free.requests[probe.choice]].id
         decision = self._journal.write(
             batch,
             sample,
@@ -177,33 +206,41 @@ class AdaptiveController:
             self.acceptance,
             self._harm,
         )
-        return Plan(tuple(allotments), decision, probed)
+        return Plan(allotments, decision, probed)
 
     def _probe(
-        self, lineup: Lineup, costs: Sequence[float], best: Allocation, setting: Setting
-    ) -> tuple[list[int], Probe | None]:
-        """The planned lengths, changed by a probe where one is due and allowed."""
-        lengths = best.lengths
-        if setting.mode != "auto" or not lineup.free or not self._harm.probes_allowed:
-            return lengths, None
+        self, lineup: Lineup, costs: Table, best: Allocation, setting: Setting
+    ) -> Probe | None:
+        """The probe of this step, where one is due and allowed."""
+        if setting.mode != "auto" or not len(lineup.free) or not self._harm.probes_allowed:
+            return None
         probe = self._probing.select(lineup.free, costs, best)
-        if probe is None:
-            return lengths, None
-        if probe.choice is None:
-            return [0] * len(lengths), probe
-        if probe.idle:
+        if probe is not None and probe.idle:
             self._journal.probed()
-        changed = list(lengths)
-        changed[probe.choice] += probe.more
-        return changed, probe
+        return probe
 
-    def _remember(self, batch: BatchView, lineup: Lineup, sample: Sample, rows: int) -> None:
+    def _remember(
+        self,
+        batch: BatchView,
+        lineup: Lineup,
+        sample: Sample,
+        allotments: Sequence[Allotment],
+    ) -> None:
         price = 0.0
+        forced = frozenset(batch.requests[lineup.all.requests[i]].id for i, _ in lineup.fixed)
+        rows = sum(
+            [a.length + a.tail_length for a in allotments if a.length and a.request not in forced]
+        )
         if rows:
             extra_ms = max(0.0, sample.ms - sample.plain_ms)
             price = extra_ms / rows * sample.requests / sample.plain_ms
-        forced = frozenset(batch.requests[c.request].id for c, _ in lineup.fixed)
-        self._in_flight[batch.step] = _InFlight(price, forced)
+        tails = {}
+        if self.tails:
+            tails = {a.request: a.tail_length for a in allotments if a.tail_length}
+        self._note(batch.step, Planned(price, forced, tails))
+
+    def _note(self, step: int, planned: Planned) -> None:
+        self._in_flight[step] = planned
         if len(self._in_flight) > IN_FLIGHT:
             self._in_flight.popitem(last=False)
 
@@ -213,47 +250,26 @@ class AdaptiveController:
         planned = self._in_flight.pop(outcome.step, None)
         self._journal.ledger.add(outcome)
         self._guard(outcome, planned)
-        self.cost.observe(outcome)
+        looked = planned is None or planned.looked
+        self.cost.observe(outcome, looked)
+        if outcome.rows == outcome.requests and not outcome.prefill_rows:
+            beside_ms = outcome.draft_ms + outcome.overhead_ms
+            self._attention.measured(outcome.requests, looked, beside_ms)
         if self.cost.drifting != self._drifted:
             self._drifted = self.cost.drifting
             if self._drifted:
                 self._probing.reset()
+                self._attention.reset()
         self._probing.elapse(outcome.verify_ms + outcome.draft_ms + outcome.overhead_ms)
-        for result in outcome.per_request:
-            if result.drafted > 0:
-                self.acceptance.learn(
-                    result.request,
-                    result.drafter,
-                    result.features,
-                    result.drafted,
-                    result.accepted,
-                    result.cut,
-                )
-                if planned is not None and result.request not in planned.forced:
-                    self._request_guard.record(
-                        result.request, result.drafted, result.accepted, planned.price
-                    )
-            for score in result.shadows:
-                # Beside a live draft of the same drafter only a score cut off by going live
-                # counts: it covers text before the live draft.
-                if result.drafted and score.drafter == result.drafter and not score.censored:
-                    continue
-                self._request_guard.shadow(result.request, score.accepted)
-                self.acceptance.learn(
-                    result.request,
-                    score.drafter,
-                    score.features,
-                    score.drafted,
-                    score.accepted,
-                    score.censored,
-                )
+        self._credit.step(outcome.per_request, planned)
 
-    def _guard(self, outcome: StepOutcome, planned: _InFlight | None) -> None:
+    def _guard(self, outcome: StepOutcome, planned: Planned | None) -> None:
         """Enter the step in the harm ledger, unless somebody else chose it or prefill shared it."""
         if planned is None or planned.forced or outcome.prefill_rows or outcome.requests < 1:
             return
         n = outcome.requests
         plain = self.cost.verify_ms(n, n, outcome.context_tokens) + self.cost.overhead_ms(n, False)
+        plain -= self._attention.look_ms(n) or 0.0
         tokens = sum(r.committed for r in outcome.per_request)
         real = outcome.verify_ms + outcome.draft_ms + outcome.overhead_ms
         if self._harm.record(plain * tokens / n, real, outcome.rows > n):
@@ -261,6 +277,7 @@ class AdaptiveController:
 
     def forget(self, request: int) -> None:
         self.acceptance.forget(request)
+        self._allotter.forget(request)
         self._request_guard.forget(request)
 
     # --- views --------------------------------------------------------------------------------
@@ -282,13 +299,17 @@ class AdaptiveController:
         )
 
     def report(self) -> dict[str, object]:
-        current = self._journal.ledger.current
+        current, learned = self._journal.ledger.current, self.acceptance.report()
         return {
             "setting": asdict(self._setting),
             "drafters": {name: name in self._enabled for name in self.drafters},
-            "acceptance": self.acceptance.report(),
+            "acceptance": {name: learned[name] for name in self.drafters if name in learned},
+            "tails": {
+                name: learned[tail_key(name)] for name in self.tails if tail_key(name) in learned
+            },
             "cost": self.cost.report(),
             "probing": self._probing.report(),
+            "attention": self._attention.report(),
             "guard": self._harm.report(),
             "recent": dict(self._journal.regime.inputs()),
             "decisions": self._journal.ledger.count,
@@ -296,5 +317,5 @@ class AdaptiveController:
         }
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+def _mean(values: Table) -> float | None:
+    return float(np.add.reduce(values)) / len(values) if len(values) else None

@@ -6,8 +6,12 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from controller.contract import CostPoint, StepOutcome
 from controller.cost_table import CostTable
+from controller.draft_cost import FREE, DraftCost, DraftPrice
 
 DEAD_BAND = 0.02
 INNOVATION, STALE_INNOVATION = 0.2, 0.6
@@ -22,14 +26,17 @@ FADE_STEPS = 64
 FADE = 0.97
 EMA = 0.05
 MAX_CURVES = 256
+LEAST_CURVE = 128
+"""Rows of a cached curve at least, so that it is not built again for each larger plan."""
 
 
 def row_bucket(rows: int) -> int:
     """Rows up to 16 each have their own correction, beyond that four buckets per doubling."""
-    return rows if rows <= 16 else 16 + int(4.0 * math.log2(rows / 16.0))
+    return rows if rows <= 16 else min(16 + int(4.0 * math.log2(rows / 16.0)), MOST_BUCKETS - 1)
 
 
-BUCKETS = [row_bucket(max(rows, 1)) for rows in range(1025)]
+MOST_BUCKETS = 64
+BUCKETS = np.array([row_bucket(max(rows, 1)) for rows in range(1025)], np.intp)
 
 
 class CostModel:
@@ -43,14 +50,15 @@ class CostModel:
     def __init__(self, points: Sequence[CostPoint] = ()) -> None:
         self.points = tuple(points)
         self._table = CostTable(points)
-        self._curves: OrderedDict[tuple[int, int], list[float]] = OrderedDict()
+        self._curves: OrderedDict[tuple[int, int], NDArray[np.float64]] = OrderedDict()
+        self._factors = np.ones(MOST_BUCKETS)
         self._shared = 0.0
         self._own: dict[int, float] = {}
         self._visits: dict[int, tuple[float, int]] = {}
         self._observed = 0
         self._residual = 0.0
         self._spread = 0.05
-        self._draft: dict[str, float] = {}
+        self._draft: dict[str, DraftCost] = {}
         self._overhead: dict[tuple[int, bool], float] = {}
 
     # --- reading ------------------------------------------------------------------------------
@@ -61,26 +69,30 @@ class CostModel:
         context = context_tokens / max(requests, 1)
         return self._table.at(requests, rows, context) * self._factor(rows)
 
-    def verify_curve(self, requests: int, extra: int, context_tokens: int) -> list[float]:
+    def verify_curve(self, requests: int, extra: int, context_tokens: int) -> NDArray[np.float64]:
         """verify_ms at rows = requests + m for m = 0..extra, the mean context rounded to 64."""
         context = round(context_tokens / max(requests, 1) / 64)
         key = (requests, context)
         base = self._curves.get(key)
         if base is None or len(base) <= extra:
-            base = self._curves[key] = self._table.curve(requests, max(extra, 16), 64.0 * context)
+            base = self._table.curve(requests, max(extra, LEAST_CURVE), 64.0 * context)
+            self._curves[key] = base
             if len(self._curves) > MAX_CURVES:
                 self._curves.popitem(last=False)
-        shared, own = math.exp(self._shared), self._own
-        factors: dict[int, float] = {b: math.exp(v) * shared for b, v in own.items()}
-        if requests + extra < len(BUCKETS):
-            buckets = BUCKETS[requests : requests + extra + 1]
+        last = requests + extra
+        if last < len(BUCKETS):
+            buckets = BUCKETS[requests : last + 1]
         else:
-            buckets = [row_bucket(rows) for rows in range(requests, requests + extra + 1)]
-        return [ms * factors.get(b, shared) for ms, b in zip(base, buckets, strict=False)]
+            buckets = np.array([row_bucket(rows) for rows in range(requests, last + 1)], np.intp)
+        factors = self._factors[buckets]
+        factors *= math.exp(self._shared)
+        factors *= base[: extra + 1]
+        return factors
 
-    def draft_ms(self, drafter: str) -> float:
-        """Milliseconds that drafting costs per drafting request; 0 until observed."""
-        return self._draft.get(drafter, 0.0)
+    def draft_price(self, drafter: str) -> DraftPrice:
+        """What drafting with the drafter costs in a step; nothing until observed."""
+        found = self._draft.get(drafter)
+        return FREE if found is None else found.price
 
     def overhead_ms(self, requests: int, drafting: bool) -> float:
         """Everything else in a step; falls back to the other kind of step, then to near sizes."""
@@ -109,17 +121,24 @@ class CostModel:
 
     # --- learning -----------------------------------------------------------------------------
 
-    def observe(self, outcome: StepOutcome) -> None:
-        """Learn from a measured step. Steps that carry prefill rows teach nothing here."""
+    def observe(self, outcome: StepOutcome, looked: bool = True) -> None:
+        """Learn from a measured step. Steps that carry prefill rows teach nothing here. looked:
+        drafts were looked for, so that the overhead is that of a step to compare drafting with."""
         if outcome.prefill_rows or outcome.requests < 1 or outcome.verify_ms <= 0:
             return
-        drafted = [r.drafter for r in outcome.per_request if r.drafted > 0]
         self._learn_verify(outcome)
-        other = outcome.overhead_ms + (0.0 if drafted else outcome.draft_ms)
-        key = (outcome.requests.bit_length(), bool(drafted))
-        self._overhead[key] = _ema(self._overhead.get(key), other)
-        for name in set(drafted):
-            self._draft[name] = _ema(self._draft.get(name), outcome.draft_ms / len(drafted))
+        drafting = outcome.rows > outcome.requests
+        other = outcome.overhead_ms + outcome.draft_ms
+        for proposal in outcome.proposals:
+            other -= proposal.ms
+            if proposal.requests:
+                cost = self._draft.get(proposal.drafter)
+                if cost is None:
+                    cost = self._draft[proposal.drafter] = DraftCost()
+                cost.learn(proposal.requests, proposal.depth, proposal.ms)
+        if looked:
+            key = (outcome.requests.bit_length(), drafting)
+            self._overhead[key] = _ema(self._overhead.get(key), other)
 
     def _learn_verify(self, outcome: StepOutcome) -> None:
         predicted = self.verify_ms(outcome.requests, outcome.rows, outcome.context_tokens)
@@ -140,6 +159,7 @@ class CostModel:
         rate = max(OWN_RATE, 1.0 / (2.0 + weight))
         own = _within(error, INNOVATION + STALE_INNOVATION / (1.0 + weight))
         self._own[bucket] = _within(self._own.get(bucket, 0.0) + rate * own, OWN_LIMIT)
+        self._factors[bucket] = math.exp(self._own[bucket])
 
     def _settle(self) -> None:
         """Give what the visited rows have in common to the shared factor (their times stay, the
@@ -149,6 +169,8 @@ class CostModel:
             common = sum(v * self._visits[b][0] for b, v in self._own.items()) / total / 2.0
             self._shared = _within(self._shared + common, SHARED_LIMIT)
             self._own = {b: FADE * (v - common) for b, v in self._own.items()}
+            for bucket, value in self._own.items():
+                self._factors[bucket] = math.exp(value)
 
     # --- report ---------------------------------------------------------------------
 
@@ -163,7 +185,11 @@ class CostModel:
             "factor_by_rows": {str(b): round(math.exp(v), 4) for b, v in sorted(self._own.items())},
             "spread": round(self._spread, 4),
             "drifting": self.drifting,
-            "draft_ms": {k: round(v, 4) for k, v in self._draft.items()},
+            "draft_ms": {k: round(v.usual_ms, 4) for k, v in self._draft.items()},
+            "draft_price": {
+                name: {part: round(ms, 4) for part, ms in cost.price._asdict().items()}
+                for name, cost in self._draft.items()
+            },
             "overhead_ms": {
                 f"{'draft' if drafting else 'plain'}, {2 ** (size - 1)} requests": round(v, 4)
                 for (size, drafting), v in sorted(self._overhead.items())

@@ -10,6 +10,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from statistics import median
 
+import numpy as np
+from numpy.typing import NDArray
+
 from controller.contract import CostPoint
 
 PRIOR = (CostPoint(1, 1, 0, 10.0), CostPoint(1, 9, 0, 26.0))
@@ -65,7 +68,7 @@ class CostTable:
         start = low.at(context)
         return start + (rows - r0) / (r1 - r0) * (high.at(context) - start)
 
-    def curve(self, requests: int, extra: int, context: float) -> list[float]:
+    def curve(self, requests: int, extra: int, context: float) -> NDArray[np.float64]:
         """`at` for rows = requests + m for m = 0..extra: evaluated at the knots of the two
         neighbouring sizes, linear in between."""
         i = bisect_left(self._requests, requests)
@@ -75,8 +78,8 @@ class CostTable:
         for size in sizes:
             knots.update(r for r, _ in self._cells[size] if requests < r < last)
         ordered = sorted(knots)
-        line = _Line([(float(r), self.at(requests, r, context)) for r in ordered], 0.0)
-        return [line.at(requests + m) for m in range(extra + 1)]
+        known = [self.at(requests, r, context) for r in ordered]
+        return np.interp(np.arange(requests, last + 1), ordered, known)
 
 
 def _arrange(points: Sequence[CostPoint]) -> dict[int, list[tuple[int, _Line]]]:

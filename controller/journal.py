@@ -6,11 +6,13 @@ from collections.abc import Callable, Container
 
 from controller import reasons
 from controller.acceptance import Acceptance
+from controller.averages import LOOK_EVERY, Sample
 from controller.contract import NONE, BatchView, Decision, Setting
 from controller.cost import CostModel
 from controller.decision import Ledger
 from controller.guards import HarmGuard
-from controller.regime import Regime, Sample
+from controller.mixing import head_of
+from controller.regime import Regime
 from controller.schedule import because_of_batch
 
 GRID = (1, 2, 4, 8, 16)
@@ -31,6 +33,7 @@ class Journal:
         self._guard_fired = False
         self._rearmed = False
         self._probe_age = RECENT_PROBE_STEPS
+        self._unlooked = 0
         self._recorded: Setting | None = None
         self._recorded_age = 0
 
@@ -39,6 +42,16 @@ class Journal:
         self._news = sentence
         self._guard_fired = self._rearmed = False
         self.regime.restart()
+
+    def looks(self) -> bool:
+        """Whether this step prices the uniform lengths: now and then, and for every decision that
+        is certain to come."""
+        certain = self.ledger.current is None or self._news is not None or self._guard_fired
+        self._unlooked += 1
+        if not certain and self._unlooked < LOOK_EVERY:
+            return False
+        self._unlooked = 0
+        return True
 
     def guard_fired(self) -> None:
         self._guard_fired = True
@@ -102,7 +115,9 @@ class Journal:
             sentence = regime.sentence(reason)
             self._rearmed = False
             drafter, depth = regime.leader()
-        candidates = regime.candidates(drafter, depth, cost.spread, acceptance.evidence)
+        candidates = regime.candidates(
+            drafter, depth, cost.spread, lambda name: acceptance.evidence(head_of(name))
+        )
         if drafter == NONE:
             # Plan and plain decoding are one candidate; a guard's plan is the plain one.
             del candidates[0 if guard else 1]

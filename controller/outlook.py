@@ -35,7 +35,7 @@ def what_if(
             # Below one drafting request per step, some steps draft and the others are plain.
             count = max(drafting, 1.0)
             step_ms = cost.verify_ms(n, n + round(count * length), context)
-            step_ms += cost.overhead_ms(n, True) + count * cost.draft_ms(name)
+            step_ms += cost.overhead_ms(n, True) + cost.draft_price(name).ms(count, length)
             ms += min(drafting, 1.0) * (step_ms - ms)
         gained = drafting * sum(survival)
         return candidate(

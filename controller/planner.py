@@ -8,29 +8,83 @@ local form), also where the cost is a staircase or falls.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controller.draft_cost import DraftPrice
 
 MIN_GAIN = 0.01
 """Drafting must be predicted to beat plain decoding by this much."""
 
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One request's possible draft. survival: S_1 .. S_cap, not increasing, cap >= 1.
-    draft_ms: what drafting costs once, whatever the length."""
-
-    request: int
-    drafter: str
-    survival: Sequence[float]
-    draft_ms: float = 0.0
+Table = NDArray[np.float64]
+Lengths = NDArray[np.intp]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
+class Chain:
+    """Drafts of `head` have `depth` tokens of its own; what goes beyond comes from `tail`. filled:
+    the chances that the tail's positions are drafted at all."""
+
+    head: str
+    depth: int
+    tail: str | None = None
+    filled: Table | None = None
+
+
+@dataclass(slots=True)
+class Choices:
+    """Possible drafts, one a row. requests: places in the batch. survival: float64 [n, K], row i
+    is S_1 .. S_K of choice i, falling, and 0 beyond its longest draft. longest: [n], 1..K.
+    prices: what drafting costs, by drafter. chain: how one drafter's choices are made up, where
+    it is a model's."""
+
+    requests: Sequence[int]
+    drafters: Sequence[str]
+    survival: Table
+    longest: Lengths
+    prices: Mapping[str, DraftPrice]
+    chain: Chain | None = None
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    def take(self, places: Sequence[int]) -> Choices:
+        """The choices at these places, in this order."""
+        return Choices(
+            [self.requests[i] for i in places],
+            [self.drafters[i] for i in places],
+            self.survival.take(places, 0),
+            self.longest.take(places),
+            self.prices,
+            self.chain,
+        )
+
+    def tail(self, place: int, length: int) -> int:
+        """How many of the choice's `length` tokens come from a tail."""
+        chain = self.chain
+        if chain is None or self.drafters[place] != chain.head:
+            return 0
+        return max(length - chain.depth, 0)
+
+    def depth(self, drafter: str, length: int) -> int:
+        """How many of `length` tokens the drafter itself drafts."""
+        chain = self.chain
+        return length if chain is None or drafter != chain.head else min(length, chain.depth)
+
+    def places(self, drafter: str) -> list[int]:
+        """The choices of a drafter."""
+        return [i for i, name in enumerate(self.drafters) if name == drafter]
+
+
+@dataclass(slots=True)
 class Allocation:
-    """lengths[i] belongs to choices[i]. tokens and ms: expected of the whole step."""
+    """lengths[i] belongs to choice i. tokens and ms: expected of the whole step."""
 
-    lengths: list[int]
+    lengths: Lengths
+    rows: int
     tokens: float
     ms: float
     plain_ms: float
@@ -42,73 +96,138 @@ class Allocation:
         return self.tokens / self.ms
 
 
-def allocate(
-    costs: Sequence[float], tokens: float, choices: Sequence[Choice], room: int
-) -> Allocation:
-    """The best lengths for the choices, one choice per request.
+def allocate(costs: Table, tokens: float, choices: Choices) -> Allocation:
+    """The best lengths for the choices, at most one per request.
 
-    costs[m]: ms of the step with m drafted rows among the choices, m = 0..min(room, all
-    positions); tokens: what the step commits without any of them. room: most rows to add."""
-    positions = [
-        (-s, k, i) for i, choice in enumerate(choices) for k, s in enumerate(choice.survival)
-    ]
-    # k breaks ties, so that a request's positions stay in order.
-    positions.sort()
-    best_count, best_tokens, best_ms = 0, tokens, costs[0]
-    needed = tokens / costs[0] * (1.0 + MIN_GAIN)
-    sum_tokens, draft_ms = tokens, 0.0
-    for count, (loss, k, i) in enumerate(positions[:room], start=1):
-        sum_tokens -= loss
-        if k == 0:
-            draft_ms += choices[i].draft_ms
-        ms = costs[count] + draft_ms
-        goodput = sum_tokens / ms
-        if goodput > needed:
-            needed = goodput
-            best_count, best_tokens, best_ms = count, sum_tokens, ms
-    lengths = [0] * len(choices)
-    for _, _, i in positions[:best_count]:
-        lengths[i] += 1
-    return Allocation(lengths, best_tokens, best_ms, costs[0], tokens)
+    costs[m]: ms of the step with m drafted rows among the choices, for every m that the room and
+    the choices allow; tokens: what the step commits without any of them."""
+    plain_ms = costs.item(0)
+    plain = Allocation(np.zeros(len(choices), np.intp), 0, tokens, plain_ms, plain_ms, tokens)
+    if len(costs) < 2:
+        return plain
+    best = _best_prefix(costs, tokens, choices, plain)
+    head = None if choices.chain is None else choices.chain.head
+    if head is not None:
+        # A pass that does not pay would hide, among the first positions, what pays without it.
+        others = [i for i, name in enumerate(choices.drafters) if name != head]
+        if 0 < len(others) < len(choices):
+            rest = choices.take(others)
+            count = min(len(costs) - 1, int(np.add.reduce(rest.longest)))
+            found = _best_prefix(costs[: count + 1], tokens, rest, plain)
+            if found.goodput > best.goodput:
+                lengths = np.zeros(len(choices), np.intp)
+                lengths[others] = found.lengths
+                found.lengths = lengths
+                return found
+    return best
 
 
-def pick(choices: Sequence[Choice], price: float, row_price: float) -> Choice:
-    """The request's best drafter at a price: the largest surplus of expected tokens over cost.
+def _best_prefix(costs: Table, tokens: float, choices: Choices, plain: Allocation) -> Allocation:
+    """The best cut of the positions ordered by survival; the plain one when none pays."""
+    survival, count, plain_ms = choices.survival, len(costs) - 1, plain.ms
+    rising = np.sort(survival, axis=None)
+    values = rising[: -count - 1 : -1]
+    sums = np.add.accumulate(values)
+    sums += tokens
+    ms = costs[1:]
+    drafters = choices.drafters
+    price = choices.prices[drafters[0]]
+    if drafters.count(drafters[0]) < len(drafters) or price.per_request or price.per_depth:
+        ms = ms + _drafting_ms(rising, count, choices)
+    elif price.fixed:
+        ms = ms + price.fixed
+    goodput = sums / ms
+    best = int(goodput.argmax())
+    if goodput.item(best) <= tokens / plain_ms * (1.0 + MIN_GAIN):
+        return plain
+    least = values.item(best)
+    lengths = np.add.reduce(survival >= least, axis=1, dtype=np.intp)
+    excess = int(np.add.reduce(lengths)) - best - 1
+    if excess:
+        # Of equal positions the first ones stay, and of those the first requests'.
+        places, positions = np.nonzero(survival == least)
+        for i in places[np.lexsort((places, positions))][-excess:]:
+            lengths[i] -= 1
+    return Allocation(lengths, best + 1, sums.item(best), ms.item(best), plain_ms, tokens)
 
-    price: tokens per ms that the time is worth; row_price: tokens that a row is worth."""
-    if len(choices) == 1:
-        return choices[0]
 
-    def surplus(choice: Choice) -> float:
-        gain = sum(s - row_price for s in choice.survival if s > row_price)
-        return gain - price * choice.draft_ms
+def _drafting_ms(rising: Table, count: int, choices: Choices) -> Table:
+    """[count], drafting ms of the best 1, 2, ... positions. A drafter's fixed part is due with its
+    first position, its depth with the first position that deep, a request's part with its own
+    first one. rising: all survivals, sorted."""
+    survival, prices = choices.survival, choices.prices
+    firsts = survival[:, 0]
+    order = np.argsort(-firsts, kind="stable")
+    ordered = firsts[order]
+    # How many positions are better than each first one, and how many equal first ones go before.
+    ranks = len(rising) - np.searchsorted(rising, ordered, "right")
+    ranks += np.arange(len(order)) - np.searchsorted(-ordered, -ordered)
+    due = np.zeros(len(rising))
+    due[ranks] = np.array([prices[name].per_request for name in choices.drafters])[order]
+    names = dict.fromkeys(choices.drafters)
+    for name in names:
+        price = prices[name]
+        mine = survival if len(names) == 1 else survival[choices.places(name)]
+        deepest = np.maximum.reduce(mine[:, : choices.depth(name, mine.shape[1])], axis=0)
+        ranks = len(rising) - np.searchsorted(rising, deepest[deepest > 0.0], "right")
+        np.add.at(due, ranks, price.per_depth)
+        due[ranks[0]] += price.fixed
+    return np.add.accumulate(due[:count])
 
-    return max(choices, key=surplus)
+
+def surplus(choices: Choices, price: float, row_price: float) -> Table:
+    """[n], the expected tokens of each choice beyond what its rows and its own part of the
+    drafting are worth.
+
+    price: tokens per ms that the time is worth; row_price: tokens that a row is worth. Of several
+    drafters for a request the one with the largest surplus is the best at that price."""
+    gain = choices.survival - row_price
+    gains: Table = np.add.reduce(np.maximum(gain, 0.0, out=gain), axis=1)
+    for place, name in enumerate(choices.drafters):
+        gains[place] -= price * choices.prices[name].per_request
+    return gains
 
 
 def uniform(
-    costs: Sequence[float], tokens: float, choices: Sequence[Choice], length: int, room: int
-) -> tuple[float, float]:
-    """Expected tokens and ms of a step in which every choice drafts `length` tokens, as far as it
-    and the room go."""
-    rows, draft_ms = 0, 0.0
-    for choice in choices:
-        take = min(length, len(choice.survival), room - rows)
-        if take < 1:
-            continue
-        tokens += sum(choice.survival[:take])
-        draft_ms += choice.draft_ms
-        rows += take
-    return tokens, costs[rows] + draft_ms
+    costs: Table, tokens: float, choices: Choices, lengths: Sequence[int], room: int
+) -> list[tuple[float, float]]:
+    """Expected tokens and ms of steps in which every choice drafts as many tokens, for each of
+    the lengths, as far as it goes; too little room is shared evenly."""
+    gained = np.add.accumulate(np.add.reduce(choices.survival, axis=0)).tolist()
+    longest = choices.longest.tolist()
+    counts = [(name, choices.drafters.count(name)) for name in dict.fromkeys(choices.drafters)]
+    found: list[tuple[float, float]] = []
+    for length in lengths:
+        rows = sum([min(n, length) for n in longest])
+        gain = gained[min(length, len(gained)) - 1]
+        if rows > room:
+            gain, rows = gain * room / rows, room
+        drafting = [choices.prices[name].ms(n, choices.depth(name, length)) for name, n in counts]
+        found.append((tokens + gain, costs.item(rows) + sum(drafting)))
+    return found
 
 
 def expected(
-    costs: Sequence[float], tokens: float, choices: Sequence[Choice], lengths: Sequence[int]
+    costs: Table, tokens: float, choices: Choices, lengths: Lengths
 ) -> tuple[float, float]:
-    """Expected tokens and ms of a step with the given lengths."""
-    ms = costs[sum(lengths)]
-    for choice, length in zip(choices, lengths, strict=True):
+    """Expected tokens and ms of a step with the given lengths, tails filled as usual."""
+    survival = choices.survival
+    kept = survival * (np.arange(survival.shape[1]) < lengths[:, None])
+    rows = float(np.add.reduce(lengths))
+    chain = choices.chain
+    if chain is not None and chain.filled is not None:
+        tails = kept[choices.places(chain.head), chain.depth : chain.depth + len(chain.filled)]
+        missing = 1.0 - chain.filled[: tails.shape[1]]
+        tokens -= float(np.add.reduce(tails * missing, axis=None))
+        rows -= float(np.add.reduce((tails > 0.0) * missing, axis=None))
+    gained = float(np.add.reduce(kept, axis=None))
+    return tokens + gained, costs.item(round(rows)) + drafting_ms(choices, lengths.tolist())
+
+
+def drafting_ms(choices: Choices, lengths: Sequence[int]) -> float:
+    """What drafting the lengths costs."""
+    drafted: dict[str, list[int]] = {}
+    for name, length in zip(choices.drafters, lengths, strict=True):
         if length:
-            tokens += sum(choice.survival[:length])
-            ms += choice.draft_ms
-    return tokens, ms
+            drafted.setdefault(name, []).append(choices.depth(name, length))
+    return sum(choices.prices[name].ms(len(found), max(found)) for name, found in drafted.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from controller.contract import NONE, RequestView, Setting
+from controller.contract import NONE, Setting, Wish
 from controller.schedule import check_schedule
 
 
@@ -23,12 +23,12 @@ PLAIN_BY_REQUEST = Rule(NONE, 0, "request")
 FREE = Rule(None, None, "controller")
 
 
-def rule_for(request: RequestView, setting: Setting) -> Rule:
-    """What may be allotted to the request, before the caps. `off` is an operator's limit, so no
-    wish overrides it. A wished D without a drafter keeps the pinned drafter, if there is one."""
+def rule_for(wish: Wish, setting: Setting) -> Rule:
+    """What may be allotted to a request with the wish, before the caps. `off` is an operator's
+    limit, so no wish overrides it. A wished D without a drafter keeps the pinned drafter, if there
+    is one."""
     if setting.mode == "off":
         return PLAIN_BY_OPERATOR
-    wish = request.wish
     if not wish.enabled or wish.drafter == NONE or wish.draft_length == 0:
         return PLAIN_BY_REQUEST
     pinned = setting.mode == "pinned"

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from controller.contract import NONE
-from controller.planner import Allocation, Choice
+from controller.planner import Allocation, Choices, Lengths, Table
 
 SHORTEST, LONGEST = 4, 512
 BUDGET = 0.004
@@ -23,6 +25,14 @@ class Probe:
     choice: int | None
     more: int = 0
     idle: bool = False
+
+    def apply(self, lengths: Lengths) -> Lengths:
+        """The planned lengths as the probe changes them."""
+        if self.choice is None:
+            return np.zeros_like(lengths)
+        changed = lengths.copy()
+        changed[self.choice] += self.more
+        return changed
 
 
 class Probing:
@@ -68,23 +78,25 @@ class Probing:
         self._interval.clear()
         self._waited.clear()
 
-    def select(
-        self, choices: Sequence[Choice], costs: Sequence[float], best: Allocation
-    ) -> Probe | None:
+    def select(self, choices: Choices, costs: Table, best: Allocation) -> Probe | None:
         """The probe due for this step, already accounted for, or None.
 
         What neither shadow nor plan shows: the cost of plain steps while everything drafts; the
         cost and acceptance of a drafter that the plan leaves out; positions beyond the plan's."""
-        rows = sum(best.lengths)
-        if not rows:
+        if not best.rows:
             self.seen(NONE)
         elif self.due(NONE):
-            cost = costs[0] - best.plain_tokens / best.goodput
+            cost = costs.item(0) - best.plain_tokens / best.goodput
             if self.affordable(cost):
                 self.fire(NONE, cost)
                 return Probe(None)
-        for name in dict.fromkeys(c.drafter for c in choices):
-            probe = self._select_drafter(name, choices, costs, best, rows)
+        drafters = choices.drafters
+        names = dict.fromkeys(drafters)
+        for name in names:
+            mine = range(len(drafters))
+            if len(names) > 1:
+                mine = [i for i in mine if drafters[i] == name]
+            probe = self._select_drafter(name, mine, choices, costs, best)
             if probe is not None:
                 return probe
         return None
@@ -92,33 +104,35 @@ class Probing:
     def _select_drafter(
         self,
         name: str,
-        choices: Sequence[Choice],
-        costs: Sequence[float],
+        mine: Sequence[int],
+        choices: Choices,
+        costs: Table,
         best: Allocation,
-        rows: int,
     ) -> Probe | None:
-        mine = [i for i, c in enumerate(choices) if c.drafter == name]
-        live = [i for i in mine if best.lengths[i]]
+        lengths, subject = best.lengths.tolist(), name
+        live = [i for i in mine if lengths[i]] if best.rows else []
         if live:
             self.seen(name)
-            mine = [i for i in live if best.lengths[i] < len(choices[i].survival)]
-            if len(mine) < len(live):
+            mine, subject = live, f"{name}, deeper"
+            longest = choices.longest.tolist()
+            if any(lengths[i] >= longest[i] for i in live):
                 return None
-        subject = f"{name}, deeper" if live else name
         if not self.due(subject):
             return None
-        i = max(mine, key=lambda j: choices[j].survival[0])
-        survival, planned = choices[i].survival, best.lengths[i]
-        more = min(PROBE_LENGTH, len(survival) - planned, len(costs) - 1 - rows)
+        i = max(mine, key=lambda j: choices.survival.item(j, 0))
+        idle, planned = not live, lengths[i]
+        more = min(PROBE_LENGTH, choices.longest.item(i) - planned, len(costs) - 1 - best.rows)
         if more < 1:
             return None
-        gain = sum(survival[planned : planned + more])
-        cost = costs[rows + more] - costs[rows] - gain / best.goodput
-        cost = max(0.0, cost + (0.0 if live else choices[i].draft_ms))
+        gain = float(choices.survival[i, planned : planned + more].sum())
+        cost = costs.item(best.rows + more) - costs.item(best.rows) - gain / best.goodput
+        price = choices.prices[name]
+        deeper = choices.depth(name, planned + more) - choices.depth(name, planned)
+        cost = max(0.0, cost + (price.ms(1, deeper) if idle else price.per_depth * deeper))
         if not self.affordable(cost):
             return None
         self.fire(subject, cost)
-        return Probe(i, more, idle=not live)
+        return Probe(i, more, idle)
 
     def report(self) -> dict[str, object]:
         share = self._spent / self._elapsed if self._elapsed else 0.0

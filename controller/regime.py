@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 from controller import reasons as codes
+from controller.averages import Averages, Sample
 from controller.contract import NONE, Candidate
 from controller.reasons import because
 
-MEMORY_STEPS = 64
 PERSIST_STEPS = 48
 SETTLE_STEPS = 64
 SPACING_S = 1.0
@@ -23,74 +22,6 @@ TAKES_OVER_AT = 1.25
 DEPTH_FACTOR, DEPTH_OFFSET = 2.0, 1.0
 LEAST_CAUSE = 0.1
 Z90 = 1.645
-
-
-@dataclass(slots=True)
-class Sample:
-    """One planned step. offers and drafts: by drafter, requests that could draft, and
-    (requests, tokens) that do. forced, blocked: requests decided by a wish, or stood down.
-    first: mean S_1 of the offers, None without any. row_cost: tokens that one drafted row costs,
-    its break-even survival. grid: (drafter, D) -> expected tokens and ms of a uniform D."""
-
-    requests: int
-    context: float
-    forced: int
-    blocked: int
-    first: float | None
-    row_cost: float
-    plain_ms: float
-    plain_tokens: float
-    tokens: float = 0.0
-    ms: float = 0.0
-    offers: dict[str, int] = field(default_factory=dict)
-    drafts: dict[str, tuple[int, int]] = field(default_factory=dict)
-    grid: dict[tuple[str, int], tuple[float, float]] = field(default_factory=dict)
-
-
-class Averages:
-    """Exponential means of samples: plain means at first, then over about 64 steps."""
-
-    def __init__(self, drafters: tuple[str, ...], lengths: tuple[int, ...]) -> None:
-        self._drafters = drafters
-        self._grid = [(d, n) for d in drafters for n in lengths]
-        self.means: dict[str, float] = {}
-        self.tokens: dict[tuple[str, int], float] = {}
-        self.ms: dict[tuple[str, int], float] = {}
-        self.samples = 0
-
-    def update(self, sample: Sample) -> None:
-        """Take in one planned step."""
-        self.samples += 1
-        rate = max(1.0 / MEMORY_STEPS, 1.0 / self.samples)
-        n = sample.requests
-        values = {
-            "batch": float(n),
-            "context": sample.context,
-            "forced": sample.forced / n,
-            "blocked": sample.blocked / n,
-            "row_cost": sample.row_cost,
-            "plain_ms": sample.plain_ms,
-            "plain_tokens": sample.plain_tokens,
-            "tokens": sample.tokens,
-            "ms": sample.ms,
-            "depth": sum(tokens for _, tokens in sample.drafts.values()) / n,
-            "offered": min(1.0, sum(sample.offers.values()) / n),
-        }
-        for name in self._drafters:
-            values["offered " + name] = sample.offers.get(name, 0) / n
-            values["share " + name] = sample.drafts.get(name, (0, 0))[0] / n
-        if sample.first is not None:
-            values["first"] = sample.first
-        means = self.means
-        for key, value in values.items():
-            old = means.get(key, value)
-            means[key] = old + rate * (value - old)
-        plain = (sample.plain_tokens, sample.plain_ms)
-        for key in self._grid:
-            tokens, ms = sample.grid.get(key, plain)
-            old_tokens, old_ms = self.tokens.get(key, tokens), self.ms.get(key, ms)
-            self.tokens[key] = old_tokens + rate * (tokens - old_tokens)
-            self.ms[key] = old_ms + rate * (ms - old_ms)
 
 
 class Regime:
@@ -114,7 +45,12 @@ class Regime:
     @property
     def means(self) -> dict[str, float]:
         """The smoothed inputs by name, empty before the first step."""
-        return self._averages.means
+        return self._averages.means()
+
+    @property
+    def row_cost(self) -> float:
+        """Tokens that a drafted row costs, smoothed."""
+        return self._averages.row_cost
 
     def update(self, sample: Sample) -> None:
         """Take in one planned step."""
@@ -133,7 +69,7 @@ class Regime:
     def changed(self, now: float) -> bool:
         """Whether the plan has clearly become another one, which the averages then describe.
         `now` in seconds."""
-        drafter, depth = self._leader(), self.means.get("depth", 0.0)
+        drafter, depth = self._leader(), self._averages.depth
         differs = drafter != self.drafter
         if not differs and drafter != NONE:
             ratio = (depth + DEPTH_OFFSET) / (self.depth + DEPTH_OFFSET)
@@ -221,9 +157,8 @@ class Regime:
             self._candidate(drafter, depth, means["tokens"], means["ms"], spread, evidence),
             self._candidate(NONE, 0.0, plain, means["plain_ms"], spread, evidence),
         ]
-        for (name, length), tokens in self._averages.tokens.items():
+        for name, length, tokens, ms in self._averages.grid():
             if means.get("offered " + name, 0.0) > 0.0:
-                ms = self._averages.ms[name, length]
                 found.append(self._candidate(name, length, tokens, ms, spread, evidence))
         return found
 
@@ -234,7 +169,7 @@ class Regime:
     def leader(self) -> tuple[str, float]:
         """The most used drafter and mean D per request of the recent steps."""
         drafter = self._leader()
-        return drafter, self.means.get("depth", 0.0) if drafter != NONE else 0.0
+        return drafter, self._averages.depth if drafter != NONE else 0.0
 
     def _candidate(
         self,
@@ -257,11 +192,10 @@ class Regime:
         )
 
     def _leader(self) -> str:
-        means = self.means
-        shares = {d: means.get("share " + d, 0.0) for d in self.drafters}
+        shares = dict(zip(self.drafters, self._averages.shares(), strict=True))
         if not shares:
             return NONE
-        leader = max(shares, key=lambda d: shares[d])
+        leader = max(shares, key=shares.__getitem__)
         if self.drafter == NONE:
             return leader if sum(shares.values()) > STARTS_AT else NONE
         if sum(shares.values()) < STOPS_AT:

@@ -8,12 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from controller.contract import (
     BatchView,
     CostPoint,
     Features,
     Offer,
     Plan,
+    Proposal,
     RequestOutcome,
     RequestView,
     ShadowScore,
@@ -22,6 +25,8 @@ from controller.contract import (
 )
 from controller.controller import AdaptiveController
 from controller.cost import CostModel
+from controller.draft_cost import DraftPrice
+from controller.planner import Choices
 
 BF16 = {1: 10.7, 2: 11.0, 4: 11.2, 8: 12.3, 16: 14.2, 32: 18.6, 64: 29.0}
 """Measured ms by rows on a CPU with fast bfloat16."""
@@ -60,6 +65,21 @@ def batch(*requests: RequestView, step: int = 1, free_rows: int = 512) -> BatchV
 
 def offer(number: int = 1, drafter: str = "ngram", length: int = 16, match: int = 3) -> Offer:
     return Offer(number, drafter, length, Features(match, 0, "prompt"))
+
+
+def choices(*survivals: Sequence[float], draft_ms: Sequence[float] | None = None) -> Choices:
+    """One choice per request from S_1, S_2, ... of each, with a drafter each if drafting costs
+    something per request."""
+    widest = max([len(s) for s in survivals], default=1)
+    drafters = [f"drafter {i}" if draft_ms else "ngram" for i in range(len(survivals))]
+    costs = draft_ms or [0.0] * len(survivals)
+    return Choices(
+        list(range(len(survivals))),
+        drafters,
+        np.array([[*s, *[0.0] * (widest - len(s))] for s in survivals]).reshape(-1, widest),
+        np.array([len(s) for s in survivals], np.intp),
+        {name: DraftPrice(0.0, ms, 0.0) for name, ms in zip(drafters, costs, strict=True)},
+    )
 
 
 class Clock:
@@ -138,8 +158,10 @@ class World:
             )
         rows = sum(1 + a.length for a in plan.allotments)
         ms = self.cost(rows, self.step) * (1.0 + self.random.gauss(0.0, self.noise))
+        drafting = [a.length for a in plan.allotments if a.length]
+        proposals = (Proposal("ngram", len(drafting), max(drafting), 0.1),) if drafting else ()
         outcome = StepOutcome(
-            self.step, self.size, rows, 0, 128 * self.size, ms, 0.1, 0.5, tuple(results)
+            self.step, self.size, rows, 0, 128 * self.size, ms, 0.1, 0.5, tuple(results), proposals
         )
         self.controller.observe(outcome)
         self.clock.now += (ms + 0.6) / 1000

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.acceptance import POSITIONS, Acceptance, Rates
+from controller.acceptance import Acceptance
 from controller.contract import Features
+from controller.counts import POSITIONS, Counts
 
 TRUE = (0.35, 0.8, 0.75, 0.7, 0.65, 0.6)
 SHORT = Features(3, 0, "prompt")
@@ -67,18 +68,54 @@ def test_counting_a_cut_as_a_rejection_would_be_visible() -> None:
     assert model.rates(NEW, "ngram", SHORT, 2)[1] < TRUE[1] - 0.1
 
 
+def counted(counts: Counts, row: int) -> list[tuple[float, float]]:
+    """(accepted, reached) of the positions that were reached."""
+    accepted, reached = counts.tables()
+    pairs = zip(accepted[row].tolist(), reached[row].tolist(), strict=True)
+    return [pair for pair in pairs if pair[1]]
+
+
 def test_full_accept_observes_only_the_drafted_positions() -> None:
-    rates = Rates(memory=100)
-    rates.learn(accepted=3, rejected=False)
-    assert rates.reached == [1.0, 1.0, 1.0]
-    assert rates.accepted == [1.0, 1.0, 1.0]
+    counts = Counts(memory=100)
+    row = counts.add_row()
+    counts.learn(row, accepted=3, seen=3)
+    assert counted(counts, row) == [(1.0, 1.0)] * 3
 
 
 def test_positions_after_the_first_rejection_stay_unobserved() -> None:
-    rates = Rates(memory=100)
-    rates.learn(accepted=1, rejected=True)
-    assert rates.reached == [1.0, 1.0]
-    assert rates.accepted == [1.0, 0.0]
+    counts = Counts(memory=100)
+    row = counts.add_row()
+    counts.learn(row, accepted=1, seen=2)
+    assert counted(counts, row) == [(1.0, 1.0), (0.0, 1.0)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=1, max_size=40))
+def test_drafts_counted_together_count_like_one_after_the_other(
+    drafts: list[tuple[int, bool]],
+) -> None:
+    counts = Counts(memory=1000)
+    counts.add_row()
+    apart, together = counts.add_row(), counts.add_row()
+    accepted = [kept for kept, _ in drafts]
+    seen = [kept + rejected for kept, rejected in drafts]
+    for pair in zip(accepted, seen, strict=True):
+        counts.learn(apart, *pair)
+    counts.learn_many(together, accepted, seen)
+    for one, other in zip(counted(counts, apart), counted(counts, together), strict=True):
+        assert one[1] == pytest.approx(other[1])
+        assert one[0] == pytest.approx(other[0], rel=0.03)
+    assert counted(counts, 0) == []
+
+
+def test_rows_added_later_leave_the_others_as_they_are() -> None:
+    counts = Counts(memory=100)
+    first = counts.add_row()
+    counts.learn(first, accepted=2, seen=3)
+    before = counted(counts, first)
+    rows = [counts.add_row() for _ in range(100)]
+    counts.learn(rows[-1], accepted=1, seen=1)
+    assert counted(counts, first) == before
+    assert [counted(counts, row) for row in rows[:-1]] == [[]] * 99
 
 
 def test_ngram_prior_is_low_at_first_then_high_and_rises_with_the_match() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.contract import CostPoint, RequestOutcome, StepOutcome
+from controller.contract import CostPoint, Proposal, RequestOutcome, StepOutcome
 from controller.cost import CostModel
+from controller.draft_cost import DraftCost
 from tests.controller.simulated_engine import BF16, FP32, points
 
 
@@ -20,10 +23,11 @@ def step(
     drafted: int = 0,
     draft_ms: float = 0.0,
     overhead: float = 0.0,
+    proposals: tuple[Proposal, ...] = (),
 ) -> StepOutcome:
     result = RequestOutcome(1, "ngram" if drafted else "none", drafted, 0, 1)
     return StepOutcome(
-        1, requests, rows, prefill, 128 * requests, ms, draft_ms, overhead, (result,)
+        1, requests, rows, prefill, 128 * requests, ms, draft_ms, overhead, (result,), proposals
     )
 
 
@@ -169,12 +173,59 @@ def test_steps_with_prefill_teach_nothing() -> None:
     assert model.overhead_ms(1, False) == 0.0
 
 
-def test_draft_and_overhead_are_kept_per_drafter_and_kind_of_step() -> None:
+def test_overhead_is_kept_by_kind_of_step_and_holds_the_offers_but_not_the_proposals() -> None:
     model = CostModel(points(BF16))
-    model.observe(step(BF16[4], rows=4, drafted=3, draft_ms=0.4, overhead=1.0))
+    proposal = Proposal("ngram", 1, 3, 0.4)
+    drafting = step(BF16[4], rows=4, drafted=3, draft_ms=0.5, overhead=1.0, proposals=(proposal,))
+    model.observe(drafting)
     model.observe(step(BF16[1], draft_ms=0.1, overhead=0.5))
-    assert model.draft_ms("ngram") == pytest.approx(0.4)
-    assert model.draft_ms("suffix") == 0.0
-    assert model.overhead_ms(1, True) == pytest.approx(1.0)
+    assert model.overhead_ms(1, True) == pytest.approx(1.1)
     assert model.overhead_ms(1, False) == pytest.approx(0.6)
     assert model.overhead_ms(30, False) > 0.0
+
+
+def test_a_drafter_that_never_drafted_is_thought_free() -> None:
+    assert CostModel().draft_price("ngram").ms(8, 4) == 0.0
+
+
+def test_the_time_of_one_draft_is_not_taken_for_every_requests() -> None:
+    """A drafter drafts for all requests in one call: eight cost nearly what one does."""
+    cost = DraftCost()
+    cost.learn(1, 4, 0.4)
+    assert cost.price.ms(1, 4) == pytest.approx(0.4, rel=0.05)
+    assert cost.price.ms(8, 4) < 0.6
+
+
+@pytest.mark.parametrize("true", [(0.4, 0.0, 0.0), (0.02, 0.01, 0.0), (0.3, 0.02, 0.7)])
+def test_the_parts_of_a_drafters_price_are_told_apart(true: tuple[float, float, float]) -> None:
+    rng, cost = random.Random(4), DraftCost()
+    for _ in range(300):
+        requests, depth = rng.randint(1, 16), rng.randint(1, 8)
+        ms = true[0] + true[1] * requests + true[2] * depth
+        cost.learn(requests, depth, ms * (1.0 + rng.gauss(0.0, 0.05)))
+    for requests, depth in ((1, 1), (16, 1), (1, 8), (16, 8)):
+        expected = true[0] + true[1] * requests + true[2] * depth
+        assert cost.price.ms(requests, depth) == pytest.approx(expected, rel=0.15)
+
+
+def test_one_stall_does_not_move_a_drafters_price_far() -> None:
+    cost = DraftCost()
+    for _ in range(100):
+        cost.learn(4, 4, 0.5)
+    cost.learn(4, 4, 500.0)
+    for _ in range(8):
+        cost.learn(4, 4, 0.5)
+    assert cost.price.ms(4, 4) == pytest.approx(0.5, rel=0.05)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 256), st.integers(1, 64), st.floats(0.0, 1e3)), max_size=40)
+)
+def test_a_drafters_price_is_never_below_zero(
+    steps: list[tuple[int, int, float]],
+) -> None:
+    cost = DraftCost()
+    for requests, depth, ms in steps:
+        cost.learn(requests, depth, ms)
+    assert min(cost.price) >= 0.0
+    assert cost.usual_ms >= 0.0

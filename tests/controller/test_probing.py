@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from controller.contract import NONE, Setting
 from controller.guards import HarmGuard, RequestGuard
-from controller.planner import Choice, allocate
+from controller.planner import allocate
 from controller.probing import BUDGET, LONGEST, SHORTEST, Probing
-from tests.controller.simulated_engine import offer, simulate
+from tests.controller.simulated_engine import choices, offer, simulate
 
 
 def gaps(probing: Probing, steps: int) -> list[int]:
@@ -54,11 +55,11 @@ def test_the_budget_holds_however_often_a_probe_is_due() -> None:
 def test_a_drafter_left_out_by_the_plan_is_probed_on_one_request() -> None:
     probing = Probing()
     probing.elapse(1e6)
-    choices = [Choice(0, "ngram", [0.05, 0.01]), Choice(1, "ngram", [0.1, 0.02, 0.01])]
-    costs = [10.0 + 4.0 * m for m in range(6)]
-    best = allocate(costs, 2.0, choices, 5)
-    assert best.lengths == [0, 0]
-    probes = [probing.select(choices, costs, best) for _ in range(SHORTEST)]
+    found = choices([0.05, 0.01], [0.1, 0.02, 0.01])
+    costs = np.array([10.0 + 4.0 * m for m in range(6)])
+    best = allocate(costs, 2.0, found)
+    assert best.lengths.tolist() == [0, 0]
+    probes = [probing.select(found, costs, best) for _ in range(SHORTEST)]
     assert probes[:-1] == [None] * (SHORTEST - 1)
     probe = probes[-1]
     assert probe is not None
@@ -68,11 +69,11 @@ def test_a_drafter_left_out_by_the_plan_is_probed_on_one_request() -> None:
 def test_plain_decoding_is_measured_again_while_everything_drafts() -> None:
     probing = Probing()
     probing.elapse(1e6)
-    choices = [Choice(0, "ngram", [0.9, 0.8])]
-    costs = [10.0, 10.1, 10.2]
-    best = allocate(costs, 1.0, choices, 2)
-    assert best.lengths == [2]
-    probes = [probing.select(choices, costs, best) for _ in range(SHORTEST)]
+    found = choices([0.9, 0.8])
+    costs = np.array([10.0, 10.1, 10.2])
+    best = allocate(costs, 1.0, found)
+    assert best.lengths.tolist() == [2]
+    probes = [probing.select(found, costs, best) for _ in range(SHORTEST)]
     assert probes[-1] is not None
     assert probes[-1].choice is None
     assert probing.report()["interval_steps"] == {NONE: 2 * SHORTEST}

@@ -1,0 +1,156 @@
+"""Exponential means of planned steps: what goes in, what plans gave, what uniform lengths would."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from controller.contract import Allotment
+from controller.mixing import chain_name
+
+MEMORY_STEPS = 64
+LOOK_EVERY = 4
+"""The uniform lengths are priced in every fourth step; they are only shown."""
+FIRST_ROW_COST = 0.1
+
+
+@dataclass(slots=True)
+class Sample:
+    """One planned step. offers and drafts: by drafter, requests that could draft, and
+    (requests, tokens) that do. forced, blocked: requests decided by a wish, or stood down.
+    first: mean S_1 of the offers, None without any. row_cost: tokens that one drafted row costs,
+    its break-even survival. grid: by drafter, expected tokens and ms of each uniform D, empty for
+    drafters without an offer; None in steps that do not look."""
+
+    requests: int
+    context: float
+    forced: int
+    blocked: int
+    first: float | None
+    row_cost: float
+    plain_ms: float
+    plain_tokens: float
+    tokens: float = 0.0
+    ms: float = 0.0
+    offers: dict[str, int] = field(default_factory=dict)
+    drafts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    grid: dict[str, list[tuple[float, float]]] | None = None
+
+    def count(self, allotments: Sequence[Allotment]) -> None:
+        """Take in who drafts how much; a chain counts as one drafter."""
+        drafts = self.drafts
+        for one in allotments:
+            if one.length:
+                name = chain_name(one.drafter, one.tail) if one.tail else one.drafter
+                count, total = drafts.get(name, (0, 0))
+                drafts[name] = (count + 1, total + one.length + one.tail_length)
+
+
+SCALARS = (
+    "batch",
+    "context",
+    "forced",
+    "blocked",
+    "row_cost",
+    "plain_ms",
+    "plain_tokens",
+    "tokens",
+    "ms",
+    "depth",
+    "offered",
+)
+ROW_COST, DEPTH = SCALARS.index("row_cost"), SCALARS.index("depth")
+
+
+class Averages:
+    """Exponential means of samples: plain means at first, then over about 64 steps.
+
+    Kept as one vector, because every step updates all of them and few steps read many."""
+
+    def __init__(self, drafters: tuple[str, ...], lengths: tuple[int, ...]) -> None:
+        self._drafters = drafters
+        self._lengths = lengths
+        self._names = [
+            *SCALARS,
+            *(f"offered {name}" for name in drafters),
+            *(f"share {name}" for name in drafters),
+        ]
+        self._shares = len(SCALARS) + len(drafters)
+        self._values = np.zeros(len(self._names))
+        self._grid = np.zeros(2 * len(drafters) * len(lengths))
+        self._looks = 0
+        self._first: float | None = None
+        self._started = False
+        self.samples = 0
+
+    def update(self, sample: Sample) -> None:
+        """Take in one planned step."""
+        n = sample.requests
+        offers, drafts, drafters = sample.offers, sample.drafts, self._drafters
+        values = [
+            n,
+            sample.context,
+            sample.forced / n,
+            sample.blocked / n,
+            sample.row_cost,
+            sample.plain_ms,
+            sample.plain_tokens,
+            sample.tokens,
+            sample.ms,
+            sum(tokens for _, tokens in drafts.values()) / n,
+            min(1.0, sum(offers.values()) / n),
+        ]
+        values += [offers.get(name, 0) / n for name in drafters]
+        values += [drafts[name][0] / n if name in drafts else 0.0 for name in drafters]
+        self._started = True
+        self.samples += 1
+        rate = max(1.0 / MEMORY_STEPS, 1.0 / self.samples)
+        change = np.array(values, np.float64)
+        change -= self._values
+        change *= rate
+        self._values += change
+        if sample.grid is not None:
+            self._look(sample, sample.grid)
+        if sample.first is not None:
+            old = sample.first if self._first is None else self._first
+            self._first = old + rate * (sample.first - old)
+
+    def _look(self, sample: Sample, grid: Mapping[str, list[tuple[float, float]]]) -> None:
+        plain = [(sample.plain_tokens, sample.plain_ms)] * len(self._lengths)
+        values = [x for name in self._drafters for pair in grid.get(name, plain) for x in pair]
+        self._looks = 1 if self.samples == 1 else self._looks + 1
+        rate = max(LOOK_EVERY / MEMORY_STEPS, 1.0 / self._looks)
+        self._grid += rate * (np.array(values) - self._grid)
+
+    @property
+    def row_cost(self) -> float:
+        """Tokens that a drafted row costs; careful before the first sample."""
+        return max(self._values.item(ROW_COST), 0.0) if self._started else FIRST_ROW_COST
+
+    @property
+    def depth(self) -> float:
+        """Mean D per request; 0 before the first sample."""
+        return self._values.item(DEPTH)
+
+    def shares(self) -> list[float]:
+        """By drafter, the share of requests that draft with it."""
+        return self._values[self._shares : self._shares + len(self._drafters)].tolist()
+
+    def means(self) -> dict[str, float]:
+        """The means by name, empty before the first sample; `first` only when it was known."""
+        if not self._started:
+            return {}
+        means = dict(zip(self._names, self._values.tolist(), strict=False))
+        if self._first is not None:
+            means["first"] = self._first
+        return means
+
+    def grid(self) -> list[tuple[str, int, float, float]]:
+        """(drafter, D, expected tokens, ms) of the uniform lengths."""
+        if not self._looks:
+            return []
+        pairs = self._grid.reshape(-1, 2).tolist()
+        keys = [(name, length) for name in self._drafters for length in self._lengths]
+        return [(*key, pair[0], pair[1]) for key, pair in zip(keys, pairs, strict=True)]

@@ -1,0 +1,95 @@
+"""Credits what a step showed: to each drafter of a chain its part, and to shadows their score."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from controller.acceptance import Acceptance
+from controller.contract import Part, RequestOutcome
+from controller.guards import RequestGuard
+from controller.mixing import FULL, TAIL, fill_key, tail_key
+
+MOST_LEARNED = 16
+"""So many requests of a step teach the acceptance, in rotation: the memory of a bucket is 400
+drafts, and more would only cost time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What crediting needs to know of a planned step. price: tokens that a drafted row costs.
+    forced: requests whose length somebody else chose. tails: request -> tokens allotted to its
+    tail. looked: drafts were looked for."""
+
+    price: float
+    forced: frozenset[int] = frozenset()
+    tails: dict[int, int] = field(default_factory=dict)
+    looked: bool = True
+
+
+RESTED = Planned(0.0, looked=False)
+
+
+class Credit:
+    """Teaches the acceptance model and the request guard."""
+
+    def __init__(self, acceptance: Acceptance, guard: RequestGuard) -> None:
+        self._acceptance = acceptance
+        self._guard = guard
+        self._next = 0
+
+    def step(self, outcomes: tuple[RequestOutcome, ...], planned: Planned | None) -> None:
+        """Credit a step. planned: None for a step that was never planned here."""
+        for result in outcomes:
+            if planned is not None and result.drafted and result.request not in planned.forced:
+                drafted, accepted = result.drafted, result.accepted
+                self._guard.record(result.request, drafted, accepted, planned.price)
+        count = len(outcomes)
+        if count <= MOST_LEARNED:
+            for result in outcomes:
+                self._one(result, planned)
+            return
+        for place in range(self._next, self._next + MOST_LEARNED):
+            self._one(outcomes[place % count], planned)
+        self._next = (self._next + MOST_LEARNED) % count
+
+    def _one(self, result: RequestOutcome, planned: Planned | None) -> None:
+        if result.parts:
+            self._chain(result, result.parts, planned)
+        elif result.drafted:
+            self._acceptance.learn(
+                result.request,
+                result.drafter,
+                result.features,
+                result.drafted,
+                result.accepted,
+                result.cut,
+            )
+        for score in result.shadows:
+            # Beside a live draft of the same drafter only a score cut off by going live
+            # counts: it covers text before the live draft.
+            if result.drafted and score.drafter == result.drafter and not score.censored:
+                continue
+            self._guard.shadow(result.request, score.accepted)
+            self._acceptance.learn(
+                result.request,
+                score.drafter,
+                score.features,
+                score.drafted,
+                score.accepted,
+                score.censored,
+            )
+
+    def _chain(
+        self, result: RequestOutcome, parts: tuple[Part, ...], planned: Planned | None
+    ) -> None:
+        head, *tails = parts
+        learn, request = self._acceptance.learn, result.request
+        learn(request, head.drafter, head.features, head.drafted, head.accepted, result.cut)
+        asked = planned.tails.get(request, 0) if planned is not None else 0
+        for tail in tails:
+            if asked:
+                filled = min(tail.drafted, asked)
+                learn(request, fill_key(tail.drafter), FULL, asked, filled)
+            if head.accepted == head.drafted:
+                key = tail_key(tail.drafter)
+                learn(request, key, TAIL, tail.drafted, tail.accepted, result.cut)

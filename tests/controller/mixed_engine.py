@@ -1,0 +1,175 @@
+"""A simulated engine with a serial model drafter beside a model-free one that can continue it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from controller.contract import (
+    Allotment,
+    CostPoint,
+    Features,
+    Offer,
+    Part,
+    Plan,
+    Proposal,
+    RequestOutcome,
+    ShadowScore,
+    StepOutcome,
+)
+from controller.controller import AdaptiveController
+from controller.cost import CostModel
+from tests.controller.simulated_engine import Clock, batch, request
+
+MODEL, SUFFIX = "draft_model", "suffix"
+CHAIN = "draft_model+suffix"
+Rates = Callable[[int], Sequence[float]]
+"""Given a request, the true a_1, a_2, ... of its drafts, the last repeated; empty for no draft."""
+
+PLAIN_MS, BESIDE_MS = 10.0, 0.5
+
+
+@dataclass
+class MixedWorld:
+    """`size` requests decode. model, suffix, tail: true rates. row_ms: a drafted row. The model
+    costs start_ms and depth_ms for each of its passes, whatever the number of requests."""
+
+    size: int = 4
+    model: Rates = lambda request: (0.7,)
+    suffix: Rates = lambda request: ()
+    tail: Rates = lambda request: ()
+    row_ms: float = 0.1
+    start_ms: float = 0.2
+    depth_ms: float = 0.5
+    drafters: tuple[str, ...] = (MODEL, SUFFIX)
+    tails: tuple[str, ...] = (SUFFIX,)
+    seed: int = 0
+    step: int = 0
+    ms: float = 0.0
+    tokens: int = 0
+    plans: list[Plan] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.clock = Clock()
+        table = [
+            CostPoint(self.size, self.size + extra, 128, PLAIN_MS + self.row_ms * extra)
+            for extra in (0, 8, 64, 512)
+        ]
+        self.controller = AdaptiveController(
+            (MODEL, SUFFIX),
+            CostModel(table),
+            models=(MODEL,),
+            tails=self.tails,
+            clock=self.clock,
+        )
+        for name in (MODEL, SUFFIX):
+            self.controller.set_enabled(name, name in self.drafters)
+
+    def run(self, steps: int) -> MixedWorld:
+        for _ in range(steps):
+            self.one()
+        return self
+
+    def settle(self, steps: int) -> MixedWorld:
+        """Run, and count only from then on."""
+        self.run(steps)
+        self.ms, self.tokens = 0.0, 0
+        self.plans.clear()
+        return self
+
+    @property
+    def goodput(self) -> float:
+        """Tokens per ms."""
+        return self.tokens / self.ms
+
+    @property
+    def allotments(self) -> list[Allotment]:
+        return [one for plan in self.plans for one in plan.allotments]
+
+    def mean_depth(self, drafter: str, request: int | None = None) -> float:
+        """Mean length allotted to the drafter per request and step."""
+        found = [a for a in self.allotments if request in (None, a.request)]
+        return sum(a.length for a in found if a.drafter == drafter) / len(found)
+
+    def one(self) -> Plan:
+        self.step += 1
+        requests = [request(i) for i in range(self.size)]
+        true = {MODEL: self.model, SUFFIX: self.suffix}
+        features = {MODEL: Features(), SUFFIX: Features(6, 0, "output")}
+        attentive = self.controller.attentive
+        offers = [
+            Offer(r.id, name, 16, features[name])
+            for r in requests
+            for name in self.drafters
+            if attentive and true[name](r.id)
+        ]
+        plan = self.controller.plan(batch(*requests, step=self.step), offers)
+        results = [self._verify(one, true, features) for one in plan.allotments]
+        drafted = sum(result.drafted for result in results)
+        passes = [a.length for a in plan.allotments if a.drafter == MODEL]
+        proposals: list[Proposal] = []
+        if passes:
+            ms = self.start_ms + self.depth_ms * max(passes)
+            proposals.append(Proposal(MODEL, len(passes), max(passes), ms))
+        draft_ms = sum(proposal.ms for proposal in proposals)
+        verify_ms = (PLAIN_MS + self.row_ms * drafted) * (1.0 + self.random.gauss(0.0, 0.02))
+        outcome = StepOutcome(
+            self.step,
+            self.size,
+            self.size + drafted,
+            0,
+            128 * self.size,
+            verify_ms,
+            draft_ms,
+            BESIDE_MS,
+            tuple(results),
+            tuple(proposals),
+        )
+        self.controller.observe(outcome)
+        step_ms = verify_ms + draft_ms + BESIDE_MS
+        self.clock.now += step_ms / 1000
+        self.ms += step_ms
+        self.tokens += sum(result.committed for result in results)
+        self.plans.append(plan)
+        return plan
+
+    def _verify(
+        self, one: Allotment, true: dict[str, Rates], features: dict[str, Features]
+    ) -> RequestOutcome:
+        drafted, kept, parts = one.length, 0, ()
+        if one.length:
+            kept = self._kept(true[one.drafter](one.request), one.length)
+            if one.tail:
+                rates = self.tail(one.request)
+                more = one.tail_length if rates else 0
+                whole = kept == one.length
+                added = self._kept(rates, more) if whole else 0
+                parts = (
+                    Part(one.drafter, one.length, kept, features[one.drafter]),
+                    Part(one.tail, more, added),
+                )
+                drafted, kept = drafted + more, kept + added
+        shadows: tuple[ShadowScore, ...] = ()
+        rates = true[SUFFIX](one.request)
+        if rates and SUFFIX in self.drafters and one.drafter != SUFFIX:
+            score = ShadowScore(SUFFIX, 16, self._kept(rates, 16), features[SUFFIX])
+            shadows = (score,)
+        found = features.get(one.drafter, Features())
+        return RequestOutcome(
+            one.request,
+            one.drafter,
+            drafted,
+            kept,
+            kept + 1,
+            features=found,
+            shadows=shadows,
+            parts=parts,
+        )
+
+    def _kept(self, rates: Sequence[float], length: int) -> int:
+        for k in range(length):
+            if self.random.random() >= rates[min(k, len(rates) - 1)]:
+                return k
+        return length
