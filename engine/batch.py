@@ -20,7 +20,8 @@ class Chunk:
     first row. wanted: draw target tokens at the last 1 + drafted rows (False while a prefill has
     more chunks to come). pages cover start + len(ids) tokens at least.
 
-    q: float32 [drafted, V], the law that the drafts were drawn from; None when they are one-hot.
+    q: float32 [n <= drafted, V], the law that the first n drafts were drawn from; the others, and
+    all without it, are one-hot.
     history: the request's committed tokens, the first prompt_length of them its prompt. mask:
     int32 [1 + drafted, ceil(V / 32)], bit t of a wanted row set (lowest first) when its grammar
     allows token t. logprobs and prompt_logprobs: score the wanted rows, or every row whose next

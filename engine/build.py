@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,17 +61,32 @@ class Calibration:
 def open_target(config: EngineConfig, report: Report) -> Target:
     """Load the model and lay out its pages. Raises StartError."""
     device = open_device(config.device, config.dtype, config.threads)
-    if not device.is_cuda:
-        keep_kernels(_cache_dir(config))
-    path = find_model(config.model, _cache_dir(config), lambda f, text: report("model", f, text))
+    cache_dir = _cache_dir(config)
+    with ThreadPoolExecutor(1, "model") as aside:  # checks a model's every byte, without Python
+        finding = aside.submit(
+            find_model, config.model, cache_dir, lambda done, text: report("model", done, text)
+        )
+        keep_kernels(cache_dir)
+        if not device.is_cuda:
+            _load_kernels()
+        path = finding.result()
     report("load", 0.0, "Loading the model")
-    loaded = load(path, device, config.context_length)
+    loaded = load(path, device, config.context_length, cache_dir)
     shape = loaded.decoder.shape
     pool = open_pool(shape, device, config.page_size, config.kv_tokens, config.memory_fraction)
     attention = open_attention(config, device, pool, shape)
     executor = Executor(loaded.decoder, attention, device, config.page_size)
     report("load", 1.0, "Loaded the model")
     return Target(loaded, device, pool, executor, Text(loaded.tokenizer))
+
+
+def _load_kernels() -> None:
+    """Have the CPU's compiled layers ready before the model is; without numba there are none."""
+    try:
+        from engine.layers_cpu import can_list
+    except ImportError:
+        return
+    can_list()
 
 
 def calibrate(config: EngineConfig, target: Target, report: Report) -> Calibration:
@@ -128,7 +144,7 @@ def open_engine(
     """A fresh engine over a loaded target, and the door to it."""
     shape = target.loaded.decoder.shape
     stop_ids = target.loaded.stop_ids
-    drafters = [make(config.max_draft_length, stop_ids) for make in DRAFTERS.values()]
+    drafters = [make(config, stop_ids, shape.vocabulary) for make in DRAFTERS.values()]
     in_place = isinstance(target.executor.attention, TorchAttention)
     pages = Pages(target.pool.pages, target.pool.page_size, in_place=in_place)
     chunk_rows = config.chunk_rows or (2048 if target.device.is_cuda else 256)

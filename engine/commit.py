@@ -3,14 +3,60 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from controller.contract import NONE, Features, RequestOutcome, ShadowScore
-from engine.drafters.base import Drafter
+from controller.contract import NONE, Features, Part, RequestOutcome, ShadowScore
+from engine.drafters.base import Committed
+from engine.drafts import Draft
 from engine.errors import RequestError
 from engine.executor import Verified
 from engine.request import Request
 from engine.wire import Delta, Piece, PromptLogprobs, TokenKind
+
+Teach = Callable[[Sequence[Committed], Sequence[str]], list[tuple[ShadowScore, ...]]]
+"""Tells the drafters what was committed and which of them ran (see Drafting.commit)."""
+
+
+class _Decoded(NamedTuple):
+    """What one decoding request got. place: of its lesson."""
+
+    place: int
+    cut: bool
+    features: Features
+    drafted: int
+    accepted: int
+    parts: tuple[Part, ...]
+
+
+class _Parts:
+    """Who drafted which part of a draft. name: of the drafter or of the chain."""
+
+    __slots__ = ("_drafted", "name")
+
+    def __init__(self, drafter: str, tail: str, draft: Draft) -> None:
+        head = draft.head
+        chain = head is not None and head < len(draft)
+        self.name = f"{drafter}+{tail}" if chain else drafter
+        self._drafted: list[tuple[str, int]] = [(drafter, len(draft))] if draft else []
+        if head is not None:
+            self._drafted = [(drafter, head), (tail, len(draft) - head)]
+
+    def counts(self, kept: int) -> list[tuple[str, int, int]]:
+        """(drafter, drafted, accepted) of each part when `kept` tokens were accepted."""
+        found: list[tuple[str, int, int]] = []
+        for drafter, drafted in self._drafted:
+            accepted = min(kept, drafted)
+            kept -= accepted
+            found.append((drafter, drafted, accepted))
+        return found
+
+    def credit(self, kept: int, features: Features) -> tuple[Part, ...]:
+        """The parts of a draft that a tail was asked to continue; features: of its head."""
+        if len(self._drafted) < 2:
+            return ()
+        head, tail = self.counts(kept)
+        return Part(*head, features), Part(*tail)
 
 
 class Commit:
@@ -22,9 +68,11 @@ class Commit:
     none only ends the step's run before it: it is the first row of the next step, if the request
     goes on so far. So what a request emits, and why it ends, do not depend on the drafts."""
 
-    def __init__(self, step: int, drafters: Mapping[str, Drafter]) -> None:
+    def __init__(self, step: int) -> None:
         self._step = step
-        self._drafters = drafters
+        self._lessons: list[Committed] = []
+        self._ran: list[str] = []
+        self._decoded: list[_Decoded] = []
         self._now = time.perf_counter()
         self.deltas: list[Delta] = []
         self.prompts: list[tuple[Request, PromptLogprobs]] = []
@@ -34,30 +82,35 @@ class Commit:
         request: Request,
         result: Verified,
         drafter: str,
-        drafted: int,
+        tail: str,
+        draft: Draft,
         features: Features,
-    ) -> RequestOutcome:
+    ) -> None:
         """Commit a verify step of one request: the accepted run and the target's own token, or
-        what comes before the first bad row."""
+        what comes before the first bad row. drafter: who drafted, or "none"; tail: who continued
+        it, where it has a head."""
         _check(request, result)
-        committed = self._append(request, result, drafter, drafted)
-        kept = min(result.accepted, committed)
-        request.count(drafter, drafted, kept)
-        over = request.output.finish_reason is not None
-        return RequestOutcome(
-            request=request.id,
-            drafter=drafter,
-            drafted=drafted,
-            accepted=kept,
-            committed=committed,
-            cut=committed < result.accepted + 1,
-            features=features,
-            shadows=self._teach(request, drafter, drafted, kept, committed, over),
+        drafted, accepted = len(draft), result.accepted
+        parts = _Parts(drafter, tail, draft)
+        committed = self._append(request, result, parts.name, drafted)
+        kept = min(accepted, committed)
+        request.count(parts.name, drafted, kept, parts.counts(kept))
+        cut = committed <= accepted
+        self._decoded.append(
+            _Decoded(len(self._lessons), cut, features, drafted, kept, parts.credit(kept, features))
         )
+        own = drafted if draft.head is None else draft.head
+        lesson = self._lesson(request, committed, own, min(kept, own))
+        if accepted < drafted and not cut:
+            lesson = lesson._replace(
+                rejected=draft.tokens[accepted:], targets=result.tokens[accepted + 1 :]
+            )
+        self._lessons.append(lesson)
+        self._ran.append(drafter)
 
     def prefilled(self, request: Request, result: Verified) -> int:
         """Commit what a prefill gave: scores of prompt tokens, and with its last rows the first
-        token, when the drafters take the request in. Returns how many tokens were committed."""
+        token. Returns how many tokens were committed."""
         _check(request, result)
         if result.prompt is not None:
             request.output.add_prompt(result.prompt.first, result.prompt.scores)
@@ -69,10 +122,29 @@ class Commit:
         request.computed -= 1  # _append counts the row that gave the token
         request.first_token = self._now
         committed = self._append(request, result, NONE, 0)
-        if request.output.finish_reason is None:
-            for drafter in self._drafters.values():
-                drafter.admit(request)
+        self._lessons.append(self._lesson(request, committed)._replace(prefilled=True))
+        self._ran.append(NONE)
         return committed
+
+    def outcomes(self, teach: Teach) -> list[RequestOutcome]:
+        """Teach the drafters what the step committed. Returns the outcomes of the decoding
+        requests, with what the drafters scored."""
+        scores = teach(self._lessons, self._ran)
+        return [
+            RequestOutcome(
+                request=lesson.request.id,
+                drafter=self._ran[place],
+                drafted=drafted,
+                accepted=accepted,
+                committed=len(lesson.tokens),
+                cut=cut,
+                features=features,
+                shadows=scores[place],
+                parts=parts,
+            )
+            for place, cut, features, drafted, accepted, parts in self._decoded
+            for lesson in (self._lessons[place],)
+        ]
 
     def _append(
         self,
@@ -117,22 +189,12 @@ class Commit:
             )
         return committed
 
-    def _teach(
-        self,
-        request: Request,
-        drafter: str,
-        drafted: int,
-        accepted: int,
-        committed: int,
-        over: bool,
-    ) -> tuple[ShadowScore, ...]:
-        """Every drafter takes in the committed tokens; those that did not run score themselves."""
-        tokens = request.tokens[-committed:]
-        scores: list[ShadowScore] = []
-        for name, one in self._drafters.items():
-            ran = drafted if name == drafter else 0
-            scores.extend(one.commit(request, tokens, ran, accepted if ran else 0, over))
-        return tuple(scores)
+    def _lesson(
+        self, request: Request, committed: int, drafted: int = 0, accepted: int = 0
+    ) -> Committed:
+        start = len(request.tokens) - committed
+        over = request.output.finish_reason is not None
+        return Committed(request, start, request.tokens[start:], drafted, accepted, over)
 
 
 def _check(request: Request, result: Verified) -> None:

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 
-from controller.contract import NONE, Allotment, BatchView, Controller, Offer, Plan
-from engine.drafters.base import Drafter
+from controller.contract import (
+    NONE,
+    Allotment,
+    BatchView,
+    Controller,
+    Offer,
+    Plan,
+    Proposal,
+    ShadowScore,
+    Wish,
+)
+from engine.drafters.base import Committed, Drafter
 from engine.drafts import Draft
+from engine.guarded import Guarded
 from engine.request import Request
 from engine.scheduler import Work
 
@@ -15,6 +27,10 @@ log = logging.getLogger(__name__)
 
 MAX_ROWS = 512
 """No drafts beyond so many rows of decoding requests in one step."""
+
+NO_WISH = Wish()
+
+_NOTHING = Draft()
 
 Offers = dict[tuple[int, str], Offer]
 """(request id, drafter) -> what it offers."""
@@ -33,33 +49,53 @@ class Drafting:
         vocabulary: int,
     ) -> None:
         self.drafters = {drafter.name: drafter for drafter in drafters}
+        self.guarded = {drafter.name: Guarded(drafter) for drafter in drafters}
         self.enabled = dict.fromkeys(self.drafters, True)
         self.controller = controller
         self.max_draft_length = max_draft_length
         self._vocabulary = vocabulary
+        self._admitted: set[int] = set()
+        self._looked = True
 
     def set_enabled(self, drafter: str, enabled: bool) -> None:
         """Let a drafter draft or not, from the next step on. It keeps following the text."""
         self.enabled[drafter] = enabled
         self.controller.set_enabled(drafter, enabled)
 
+    def admit(self, requests: Iterable[Request]) -> None:
+        """Tell the drafters of the requests that they were not told of yet."""
+        for request in requests:
+            if request.id not in self._admitted:
+                self._admitted.add(request.id)
+                for name in self.drafters:
+                    self.guarded[name].admit(request)
+
     def offers(self, decoding: Sequence[Request]) -> Offers:
-        """What every enabled drafter offers for every request that could commit a draft."""
+        """What every enabled drafter offers for every request that could commit a draft; while the
+        controller does not look for drafts, only for those that ask for some themselves."""
         offers: Offers = {}
-        for request in decoding:
-            if min(request.remaining - 1, self.max_draft_length) < 1:
-                continue  # no draft could be committed
-            for name, drafter in self.drafters.items():
-                if not self.enabled[name]:
-                    continue
-                try:
-                    offer = drafter.offer(request)
-                except Exception:
-                    log.exception("drafter %s failed for request %d", name, request.id)
-                    continue
-                if offer is not None:
-                    offers[request.id, name] = offer
+        most, looks = self.max_draft_length, self._looks()
+        self._looked = looks
+        requests = [
+            one
+            for one in decoding
+            if most > 0 and one.remaining > 1 and (looks or one.wish != NO_WISH)
+        ]
+        if not requests:
+            return offers
+        for name in self.drafters:
+            if self.enabled[name]:
+                for offer in self.guarded[name].offer(requests):
+                    if offer is not None:
+                        offers[offer.request, name] = offer
         return offers
+
+    def _looks(self) -> bool:
+        try:
+            return self.controller.attentive
+        except Exception:
+            log.exception("the controller failed to say whether it looks for drafts")
+            return True
 
     def plan(self, step: int, work: Work, offers: Offers, row_limit: int | None = None) -> Plan:
         """The controller's plan; plain decoding when the controller itself fails.
@@ -88,29 +124,90 @@ class Drafting:
         decoding: Sequence[Request],
         allotments: Sequence[Allotment],
         grow: Callable[[Request, int], int],
-    ) -> list[Draft]:
-        """One draft per decoding request, empty for plain decoding. Ids the target does not know
-        end a draft at their place. grow(request, rows): how many rows it has pages for."""
-        drafts = [Draft() for _ in decoding]
-        for name, drafter in self.drafters.items():
-            asked = [
-                (index, grow(decoding[index], 1 + min(allotment.length, self.max_draft_length)) - 1)
-                for index, allotment in enumerate(allotments)
-                if allotment.drafter == name and allotment.length > 0
-            ]
-            asked = [(index, length) for index, length in asked if length > 0]
-            if not asked:
+    ) -> tuple[list[Draft], list[Proposal]]:
+        """One draft per decoding request, empty for plain decoding, and what the drafters took for
+        them. Ids the target does not know end a draft at their place. grow(request, rows): how many
+        rows it has pages for."""
+        drafts = [_NOTHING] * len(decoding)
+        asked: dict[str, list[tuple[int, int]]] = {}
+        tails: dict[str, list[tuple[int, int, int]]] = {}
+        for index, one in enumerate(allotments):
+            if one.length < 1 or one.drafter not in self.drafters:
                 continue
-            requests = [decoding[index] for index, _ in asked]
-            try:
-                proposed = drafter.propose(requests, [length for _, length in asked])
-                for (index, length), draft in zip(asked, proposed, strict=True):
+            head = min(one.length, self.max_draft_length)
+            wanted = min(head + one.tail_length, self.max_draft_length)
+            granted = grow(decoding[index], 1 + wanted) - 1
+            if granted > 0:
+                asked.setdefault(one.drafter, []).append((index, min(head, granted)))
+            if granted > head and one.tail in self.drafters:
+                tails.setdefault(one.tail, []).append((index, head, granted - head))
+        proposals: list[Proposal] = []
+        for name, some in asked.items():
+            begin = time.perf_counter()
+            requests, lengths = [decoding[index] for index, _ in some], [n for _, n in some]
+            proposed = self.guarded[name].propose(requests, lengths)
+            for (index, length), draft in zip(some, proposed, strict=True):
+                if draft is not None:
                     drafts[index] = draft.cut(min(length, self._known(draft.tokens)))
-            except Exception:
-                log.exception("drafter %s failed to propose", name)
-                for index, _ in asked:
-                    drafts[index] = Draft()
-        return drafts
+            ms = 1e3 * (time.perf_counter() - begin)
+            proposals.append(Proposal(name, len(some), max(lengths), ms))
+        for name, more in tails.items():
+            self._continue(name, decoding, drafts, more)
+        return drafts, proposals
+
+    def _continue(
+        self,
+        name: str,
+        decoding: Sequence[Request],
+        drafts: list[Draft],
+        wanted: Sequence[tuple[int, int, int]],
+    ) -> None:
+        """Have the drafter continue the drafts that came in full. wanted: (index, length of a full
+        draft, most tokens to add). How many may be added was settled before anything was drawn."""
+        whole = [one for one in wanted if len(drafts[one[0]]) == one[1]]
+        if not whole:
+            return
+        added = self.guarded[name].extend(
+            [decoding[index] for index, _, _ in whole],
+            [drafts[index].tokens for index, _, _ in whole],
+            [most for _, _, most in whole],
+        )
+        for (index, _, most), tokens in zip(whole, added, strict=True):
+            if tokens is not None:
+                drafts[index] = drafts[index].extended(tokens[: min(most, self._known(tokens))])
+
+    def commit(
+        self, commits: Sequence[Committed], drafters: Sequence[str]
+    ) -> list[tuple[ShadowScore, ...]]:
+        """Tell every drafter what the step committed, and what of it itself had drafted; drafters:
+        who ran for each. Returns, for each commit, what the drafters scored; in steps that did
+        not look for drafts they score nothing."""
+        scores: list[tuple[ShadowScore, ...]] = [()] * len(commits)
+        if not self._looked:
+            commits = [one._replace(scored=False) for one in commits]
+        for name in self.drafters:
+            told = [
+                one if ran == name or not one.drafted else one._replace(drafted=0, accepted=0)
+                for one, ran in zip(commits, drafters, strict=True)
+            ]
+            for place, settled in enumerate(self.guarded[name].commit(told)):
+                if settled:
+                    scores[place] += settled
+        return scores
+
+    def work(self) -> bool:
+        """Let the drafters do work of their own; False when none has any."""
+        return any([guarded.work() for guarded in self.guarded.values()])
+
+    def forget(self, request: int) -> None:
+        """Drop what the controller and the drafters hold of a request."""
+        self._admitted.discard(request)
+        try:
+            self.controller.forget(request)
+        except Exception:
+            log.exception("the controller failed to forget request %d", request)
+        for name in self.drafters:
+            self.guarded[name].forget(request)
 
     def _known(self, tokens: Sequence[int]) -> int:
         """How many tokens come before the first id that the target does not have."""
@@ -118,11 +215,3 @@ class Drafting:
             if not 0 <= token < self._vocabulary:
                 return place
         return len(tokens)
-
-    def forget(self, request: int) -> None:
-        """Drop what the controller and the drafters hold of a request."""
-        for holder in (self.controller, *self.drafters.values()):
-            try:
-                holder.forget(request)
-            except Exception:
-                log.exception("%s failed to forget request %d", type(holder).__name__, request)

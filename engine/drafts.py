@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,12 +12,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """tokens: the proposed ids, in order. q: float32 [len(tokens), V] on the target's device, the
-    law that each token was drawn from; None for one-hot drafts, whose tokens are a function of
-    the committed text. With q, each token must be a fresh draw from exactly its row."""
+    """tokens: the proposed ids, in order. q: float32 [n <= len(tokens), V] on the target's device,
+    the law that each of the first n tokens was drawn from; None for one-hot drafts. Tokens without
+    a row in q are a function of the committed text and of the tokens before them. Those with one
+    must each be a fresh draw from exactly it.
+
+    head: how many tokens the first drafter of a chain drafted; the others are its tail's. None for
+    a draft that nobody was asked to continue."""
 
     tokens: list[int] = field(default_factory=list)
     q: Tensor | None = None
+    head: int | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -25,4 +31,14 @@ class Draft:
         """Its first `length` tokens."""
         if length >= len(self.tokens):
             return self
-        return Draft(self.tokens[:length], None if self.q is None else self.q[:length])
+        q = None if self.q is None else self.q[:length]
+        head = None if self.head is None else min(self.head, length)
+        return Draft(self.tokens[:length], q, head)
+
+    def extended(self, tokens: Sequence[int]) -> Draft:
+        """The draft continued by a tail, which may be empty."""
+        return Draft([*self.tokens, *tokens], self.q, len(self.tokens))
+
+    def drawn(self, place: int) -> bool:
+        """Whether the token there was drawn from a row of q."""
+        return self.q is not None and place < len(self.q)

@@ -66,7 +66,7 @@ class Constraint:
         self._breaks = 0
 
     def admit(self, draft: Draft) -> tuple[Draft, Tensor]:
-        """The draft up to its first illegal token (before it, or with it when the draft has a q),
+        """The draft up to its first illegal token (before it, or with it when it was drawn from q),
         and the mask of its rows: int32 [1 + len, ceil(V / 32)] on the CPU, bit set = allowed,
         lowest bit first. The state stays as it was. A row that no draft can reach allows all.
 
@@ -115,7 +115,7 @@ class Constraint:
             for place, token in enumerate(draft.tokens):
                 row = rows[place]
                 legal = 0 <= token < self._vocabulary and row[token >> 3] >> (token & 7) & 1
-                if legal or draft.q is not None:
+                if legal or draft.drawn(place):
                     kept += 1
                 if not legal or token in self._end_ids:
                     rows.extend([self._free] * (kept - place))

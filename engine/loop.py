@@ -34,15 +34,19 @@ log = logging.getLogger(__name__)
 
 Emit = Callable[[Deltas | PromptLogprobs | Finished | Failed], None]
 
+_NO_FEATURES = Features()
+
 MOST_FAILURES = 3
 """After so many failed steps in a row the process ends: a new one gets a fresh device context."""
 
 
 class _Lane(NamedTuple):
-    """A decoding request in a step, the drafter it was allotted, and its draft."""
+    """A decoding request in a step, the drafter it was allotted, who continues it, and its
+    draft."""
 
     request: Request
     drafter: str
+    tail: str
     draft: Draft
 
 
@@ -69,6 +73,8 @@ class Engine:
         self.steps = 0
         self._verification = Verification(executor)
         self._failures = 0
+        self._after = 0.0
+        """Seconds that the last step went on after it was measured; they count in the next."""
         self._emit = emit
 
     # --- requests -----------------------------------------------------------------------------
@@ -90,6 +96,11 @@ class Engine:
             self._finish(request, "cancelled", None)
 
     # --- one step -----------------------------------------------------------------------------
+
+    def upkeep(self) -> bool:
+        """Let the drafters do a few milliseconds of their own work, such as indexing, while there
+        is no step to run; False when none has any."""
+        return self.drafting.work()
 
     def step(self) -> bool:
         """Run one step; False when there was nothing to run.
@@ -116,13 +127,14 @@ class Engine:
 
     def _run(self, work: Work) -> None:
         begin = time.perf_counter()
+        self.drafting.admit(prefill.request for prefill in work.prefills)
         offers = self.drafting.offers(work.decoding)
         offered = time.perf_counter()
         plan = self.drafting.plan(self.steps, work, offers, self._verification.row_limit)
         planned = time.perf_counter()
-        drafts = self.drafting.draft(work.decoding, plan.allotments, self.scheduler.grow)
+        drafts, proposals = self.drafting.draft(work.decoding, plan.allotments, self.scheduler.grow)
         lanes = [
-            _Lane(request, allotment.drafter, draft)
+            _Lane(request, allotment.drafter, allotment.tail, draft)
             for request, allotment, draft in zip(
                 work.decoding, plan.allotments, drafts, strict=True
             )
@@ -145,8 +157,9 @@ class Engine:
             context_tokens=sum(request.computed for request in work.decoding),
             verify_ms=1e3 * (verified - drafted),
             draft_ms=1e3 * draft_seconds,
-            overhead_ms=1e3 * (done - begin - draft_seconds - (verified - drafted)),
+            overhead_ms=1e3 * (done - begin - draft_seconds - (verified - drafted) + self._after),
             per_request=tuple(outcomes),
+            proposals=tuple(proposals),
         )
         self.meter.add(outcome, first_tokens)
         if work.decoding:
@@ -161,6 +174,7 @@ class Engine:
                 self._finish(request, request.output.finish_reason, request.output.matched)
             else:
                 self.scheduler.committed(request)
+        self._after = time.perf_counter() - done
 
     def _constrain(
         self, work: Work, lanes: list[_Lane]
@@ -217,17 +231,16 @@ class Engine:
     ) -> tuple[list[RequestOutcome], int]:
         """Stream tokens and teach the drafters. Returns the outcomes of the decoding requests and
         how many first tokens came out."""
-        commit = Commit(self.steps, self.drafting.drafters)
-        outcomes: list[RequestOutcome] = []
+        commit = Commit(self.steps)
         first_tokens = 0
         by_request = {result.request: result for result in results}
-        for request, allotted, draft in lanes:
+        for request, allotted, tail, draft in lanes:
             drafter = allotted if draft else NONE
             with self._own_fault(request):
                 offer = offers.get((request.id, drafter))
-                features = offer.features if offer is not None else Features()
+                features = offer.features if offer is not None else _NO_FEATURES
                 result = by_request[request.id]
-                outcomes.append(commit.decoded(request, result, drafter, len(draft), features))
+                commit.decoded(request, result, drafter, tail, draft, features)
         for prefill in work.prefills:
             prefill.request.computed += prefill.rows
             if (result := by_request.get(prefill.request.id)) is not None:
@@ -238,7 +251,7 @@ class Engine:
                 self._emit(prompt)
         if commit.deltas:
             self._emit(Deltas(tuple(commit.deltas)))
-        return outcomes, first_tokens
+        return commit.outcomes(self.drafting.commit), first_tokens
 
     @contextlib.contextmanager
     def _own_fault(self, request: Request) -> Generator[None]:

@@ -89,7 +89,7 @@ class Meter:
         self._decode_steps += 1
         self._request_ms += total_ms * outcome.requests
         for request in outcome.per_request:
-            cell = self._cells.setdefault((request.drafter, request.drafted), _Tally())
+            cell = self._cells.setdefault((request.name, request.drafted), _Tally())
             cell.add(request)
             share = (1 + request.drafted) / (outcome.rows + outcome.prefill_rows)
             cell.verify_ms += share * outcome.verify_ms

@@ -29,8 +29,9 @@ class Proposals:
 def proposals(
     chunks: Sequence[Chunk], groups: Sequence[range], next_drafts: Tensor, device: Device
 ) -> Proposals | None:
-    """The drafts of unseeded sampled requests that carry q; None when there are none. Greedy and
-    seeded requests match their own token instead and need no q.
+    """The drafts of unseeded sampled requests that have a row of q; None when there are none.
+    Greedy and seeded requests match their own token instead and need no q, as do the one-hot
+    tokens that continue a draft with q.
 
     chunks: the wanted ones, groups: their logits rows; next_drafts as in Batch."""
     rows: list[int] = []
@@ -38,7 +39,7 @@ def proposals(
     for chunk, group in zip(chunks, groups, strict=True):
         if chunk.q is None or chunk.draw.greedy or chunk.draw.seed is not None:
             continue
-        rows.extend(group[:-1])
+        rows.extend(group[: len(chunk.q)])
         laws.append(chunk.q)
     if not rows:
         return None

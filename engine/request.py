@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,7 @@ class Request:
     accepted: int = 0
     histogram: list[int] = field(default_factory=lambda: [0])
     drafters: Counter[str] = field(default_factory=Counter)
+    parts: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def produced(self) -> int:
@@ -113,10 +115,16 @@ class Request:
             wish=self.wish,
         )
 
-    def count(self, drafter: str, drafted: int, accepted: int) -> None:
-        """Count one verify step after the prefill."""
+    def count(
+        self, drafter: str, drafted: int, accepted: int, parts: Sequence[tuple[str, int, int]]
+    ) -> None:
+        """Count one verify step after the prefill. parts: (drafter, drafted, accepted) of whoever
+        drafted in it, of a chain its head and its tail."""
         self.steps += 1
         self.drafters[drafter] += 1
+        for name, more_drafted, more_accepted in parts:
+            before_drafted, before_accepted = self.parts.get(name, (0, 0))
+            self.parts[name] = (before_drafted + more_drafted, before_accepted + more_accepted)
         self.drafted += drafted
         self.accepted += accepted
         if accepted >= len(self.histogram):
@@ -132,6 +140,7 @@ class Request:
             histogram=tuple(histogram),
             max_draft_length=max_draft_length,
             drafters=dict(self.drafters),
+            parts=dict(self.parts),
         )
 
     def timing(self, now: float) -> Timing:

@@ -129,6 +129,7 @@ def _run(
             load_ms=1e3 * (loaded - begin),
             calibration_ms=1e3 * (calibrated - loaded),
             calibration_cached=calibration.cached,
+            tokenizer=target.text.fingerprint(),
         )
     )
     reader = threading.Thread(
@@ -171,7 +172,7 @@ def _loop(engine: Engine, text: Text, inbox: Inbox, outbox: Outbox, pulse: Pulse
                 case Call():
                     reply(message, engine, text, outbox)
             message = inbox.get(0.0)
-        worked = engine.step()
+        worked = engine.step() or engine.upkeep()
 
 
 def _snapshot(engine: Engine, interval_s: float, forwards: int) -> Snapshot:

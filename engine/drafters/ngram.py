@@ -2,82 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
 
-from controller.contract import Features, Offer, ShadowScore
-from controller.shadow import ShadowCursor
+import numpy as np
+
+from controller.contract import Offer, ShadowScore
+from engine.drafters.base import Committed
+from engine.drafters.ngram_index import MAX_N
+from engine.drafters.ngram_loops import ENDED, SOURCES, UNSCORED, loops
+from engine.drafters.ngram_texts import NgramTexts
+from engine.drafters.parameters import Parameter, Value
+from engine.drafters.shadow import LONGEST, Scores
 from engine.drafts import Draft
-from engine.request import Request
 
-MAX_N = 5
-"""Longest n-gram indexed; longer matches are found by comparing backwards."""
+if TYPE_CHECKING:
+    from engine.request import Request
 
-MATCH_CAP = 32
-"""Match lengths above this are reported as this."""
-
-
-class NgramIndex:
-    """Incremental hash index of one text: n-gram -> where its latest occurrence continues.
-
-    Appending costs O(MAX_N), a lookup O(MAX_N + MATCH_CAP). An n-gram enters the index only when
-    the token after it is known, so a text never matches its own end. Longest n wins; among equal
-    n-grams the latest occurrence."""
-
-    def __init__(self, end_ids: frozenset[int]) -> None:
-        self.tokens: list[int] = []
-        self.prompt_length = 0
-        self._end_ids = end_ids
-        self._next: dict[tuple[int, ...], int] = {}
-
-    def append(self, token: int) -> None:
-        tokens = self.tokens
-        end = len(tokens)
-        for n in range(1, min(MAX_N, end) + 1):
-            self._next[tuple(tokens[end - n :])] = end
-        tokens.append(token)
-
-    def match(self) -> tuple[int, int]:
-        """(match length, position that continues it) for the text's end; (0, 0) for none."""
-        tokens = self.tokens
-        end = len(tokens)
-        for n in range(min(MAX_N, end), 0, -1):
-            start = self._next.get(tuple(tokens[end - n :]))
-            if start is not None:
-                length = n
-                limit = min(MATCH_CAP, start)
-                while length < limit and tokens[start - length - 1] == tokens[end - length - 1]:
-                    length += 1
-                return length, start
-        return 0, 0
-
-    def draft(self, start: int, length: int) -> list[int]:
-        """Up to `length` tokens copied from `start`, running on into the draft itself when the
-        text ends first (a loop of any period), cut after an end-of-sequence token."""
-        tokens = self.tokens
-        period = len(tokens) - start
-        drafted: list[int] = []
-        for offset in range(length):
-            token = tokens[start + offset] if offset < period else drafted[offset - period]
-            drafted.append(token)
-            if token in self._end_ids:
-                break
-        return drafted
-
-    def features(self, matched: int, start: int, streak: int) -> Features:
-        source = "prompt" if start < self.prompt_length else "output"
-        return Features(match_length=matched, streak=streak, source=source)
-
-
-class _State:
-    """Index, shadow cursor and this step's match of one request."""
-
-    __slots__ = ("cursor", "index", "start")
-
-    def __init__(self, index: NgramIndex, cursor: ShadowCursor) -> None:
-        self.index = index
-        self.cursor = cursor
-        self.start = 0
+PARAMETERS = (
+    Parameter("min_n", "int", 1, MAX_N, 1, "Shortest n-gram looked up, in tokens"),
+    Parameter("max_n", "int", 1, MAX_N, MAX_N, "Longest n-gram looked up, in tokens"),
+    Parameter(
+        "recycle", "bool", False, True, True, "Draft from rejected rows where nothing matches"
+    ),
+)
 
 
 class NgramDrafter:
@@ -85,53 +33,140 @@ class NgramDrafter:
 
     name = "ngram"
     kind: Literal["model_free", "model"] = "model_free"
+    parameters: Mapping[str, Parameter] = {p.name: p for p in PARAMETERS}
 
     def __init__(self, max_draft_length: int, end_ids: frozenset[int]) -> None:
-        self._max = max_draft_length
-        self._end_ids = end_ids
-        self._states: dict[int, _State] = {}
+        self.min_n, self.max_n = 1, MAX_N
+        self._max = min(max_draft_length, LONGEST)
+        self._ends = np.array(sorted(end_ids), dtype=np.int64)
+        self._loops = loops()
+        self._texts = NgramTexts(self._max, self._loops)
+        self._values = Scores(self.name, SOURCES)
+        self._scores = np.empty(0, dtype=np.int64)
+        self._owners = np.empty(0, dtype=np.int64)
+
+    @property
+    def values(self) -> Mapping[str, Value]:
+        return {"min_n": self.min_n, "max_n": self.max_n, "recycle": self._texts.recycle}
+
+    def set_parameters(self, changes: Mapping[str, Value]) -> None:
+        values = {**self.values, **changes}
+        if values["min_n"] > values["max_n"]:
+            raise ValueError(
+                f"min_n {values['min_n']} is above max_n {values['max_n']}; set both so that min_n "
+                "is at most max_n."
+            )
+        self.min_n, self.max_n = int(values["min_n"]), int(values["max_n"])
+        if values["recycle"] != self._texts.recycle:
+            self._texts.set_recycle(bool(values["recycle"]))
+
+    # --- the protocol -------------------------------------------------------------------------
 
     def admit(self, request: Request) -> None:
-        index = NgramIndex(self._end_ids)
-        for token in request.tokens:
-            index.append(token)
-        index.prompt_length = request.prompt_length
-        cursor = ShadowCursor(self.name, len(request.tokens))
-        self._states[request.id] = _State(index, cursor)
+        self._texts.add(request)
 
-    def offer(self, request: Request) -> Offer | None:
-        state = self._states[request.id]
-        matched, state.start = state.index.match()
-        if not matched:
-            return None
-        features = state.index.features(matched, state.start, state.cursor.streak)
-        return Offer(request.id, self.name, self._max, features)
+    def offer(self, requests: Sequence[Request]) -> list[Offer | None]:
+        offers: list[Offer | None] = [None] * len(requests)
+        asked, slots = self._texts.ready(requests)
+        if not slots:
+            return offers
+        found = np.empty(len(slots), dtype=np.int64)
+        self._loops.offers(
+            self._texts.rows, self._texts.shadows, np.array(slots), self.min_n, self.max_n, found
+        )
+        name, longest, features = self.name, self._max, self._values.features
+        for place, packed in zip(asked, found.tolist(), strict=True):
+            if packed:
+                offers[place] = Offer(requests[place].id, name, longest, features(packed))
+        return offers
 
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> list[Draft]:
-        return [
-            Draft(self._states[request.id].index.draft(self._states[request.id].start, length))
-            for request, length in zip(requests, lengths, strict=True)
-        ]
+        drafts = [Draft()] * len(requests)
+        asked, slots = self._texts.ready(requests)
+        if not slots:
+            return drafts
+        wanted = [min(lengths[place], LONGEST) for place in asked]
+        tokens = np.empty((len(slots), max(wanted)), dtype=np.int64)
+        counts = np.empty(len(slots), dtype=np.int64)
+        self._loops.drafts(
+            self._texts.rows, np.array(slots), np.array(wanted), self._ends, tokens, counts
+        )
+        for place, count, row in zip(asked, counts.tolist(), tokens.tolist(), strict=True):
+            drafts[place] = Draft(row[:count])
+        return drafts
 
-    def commit(
-        self, request: Request, tokens: Sequence[int], drafted: int, accepted: int, ended: bool
-    ) -> tuple[ShadowScore, ...]:
-        state = self._states[request.id]
-        index, cursor = state.index, state.cursor
-        if drafted:
-            scores = cursor.follow(tokens, drafted, accepted, index.append)
-        else:
-            scores = cursor.advance(tokens, lambda _: self._shadow(state), index.append)
-        if ended:
-            scores = [*scores, *cursor.finish()]
-        return tuple(scores)
+    def extend(
+        self, requests: Sequence[Request], drafts: Sequence[Sequence[int]], lengths: Sequence[int]
+    ) -> list[Sequence[int]]:
+        tails: list[Sequence[int]] = [()] * len(requests)
+        asked, slots = self._texts.ready(requests)
+        if not slots:
+            return tails
+        words: list[int] = []
+        for place, slot in zip(asked, slots, strict=True):
+            words += (slot, len(drafts[place]), lengths[place])
+            words += drafts[place]
+        most = max(lengths[place] for place in asked)
+        tokens = np.empty((len(slots), most), dtype=np.int64)
+        counts = np.empty(len(slots), dtype=np.int64)
+        self._loops.tails(
+            self._texts.rows, np.array(words), self._ends, self.min_n, self.max_n, self._max,
+            tokens, counts,
+        )  # fmt: skip
+        for place, count, row in zip(asked, counts.tolist(), tokens.tolist(), strict=True):
+            tails[place] = row[:count]
+        return tails
 
-    def _shadow(self, state: _State) -> tuple[Features, Sequence[int]]:
-        matched, start = state.index.match()
-        if not matched:
-            return Features(), ()
-        features = state.index.features(matched, start, state.cursor.streak)
-        return features, state.index.draft(start, self._max)
+    def commit(self, commits: Sequence[Committed]) -> list[tuple[ShadowScore, ...]]:
+        try:
+            scores = self._commit(commits)
+        except Exception:
+            for one in commits:
+                if (text := self._texts.known.get(one.request.id)) is not None:
+                    self._texts.restart(text)
+            raise
+        finally:
+            self._texts.take_in()
+        return scores
 
     def forget(self, request: int) -> None:
-        self._states.pop(request, None)
+        self._texts.remove(request)
+
+    def _commit(self, commits: Sequence[Committed]) -> list[tuple[ShadowScore, ...]]:
+        scores: list[tuple[ShadowScore, ...]] = [()] * len(commits)
+        words: list[int] = []
+        texts = self._texts
+        for place, one in enumerate(commits):
+            request = one.request.id
+            text = texts.known.get(request)
+            if text is None or request in texts.pending:
+                continue
+            if text.length != one.start:  # it missed a commit
+                texts.restart(text)
+                continue
+            count = len(one.tokens)
+            flags = ENDED * one.ended | UNSCORED * (one.prefilled or not one.scored)
+            guesses = len(one.targets) if texts.recycle else 0
+            words += (text.slot, place, count, one.drafted, one.accepted, flags, guesses)
+            words += one.tokens
+            if guesses:
+                words += one.rejected
+                words += one.targets
+            text.length += count
+        if len(self._scores) < len(words):  # more than there can be
+            self._scores = np.empty(2 * len(words), dtype=np.int64)
+            self._owners = np.empty(2 * len(words), dtype=np.int64)
+        told = np.array(words, dtype=np.int64)
+        at = settled = 0
+        while at < len(words):
+            at, settled = self._loops.commit(
+                texts.rows, texts.shadows, told, at, settled, self._ends,
+                self.min_n, self.max_n, self._scores, self._owners,
+            )  # fmt: skip
+            if at < len(words):
+                texts.grow(texts.known[commits[words[at + 1]].request.id], words[at + 2])
+        score = self._values.score
+        owners = self._owners[:settled].tolist()
+        for owner, packed in zip(owners, self._scores[:settled].tolist(), strict=True):
+            scores[owner] += (score(packed),)
+        return scores

@@ -18,6 +18,7 @@ from engine.attention import Attention, TorchAttention
 from engine.attention_cpu import CpuAttention
 from engine.attention_flashinfer import FlashInferAttention
 from engine.batch import Batch, Chunk, pack
+from engine.config import EngineConfig
 from engine.device import Device
 from engine.drafters.base import Drafter
 from engine.drafters.registry import DRAFTERS
@@ -56,6 +57,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 CPU = Device(torch.device("cpu"), torch.float32)
 MAX_DRAFT = 7
+CONFIG = EngineConfig(max_draft_length=MAX_DRAFT, suffix_memory_mb=16)
 SWITCHED_OFF = 0.2
 """Share of steps in which a request does not draft at all."""
 
@@ -166,7 +168,7 @@ def drafters(
         "raises": broken,
     }
     return [
-        *(make(MAX_DRAFT, frozenset()) for make in DRAFTERS.values()),
+        *(make(CONFIG, frozenset(), vocabulary) for make in DRAFTERS.values()),
         *(ScriptedDrafter(script, name, MAX_DRAFT) for name, script in scripts.items()),
         LawDrafter(vocabulary, device.torch_device),
     ]

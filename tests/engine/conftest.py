@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from platformdirs import user_cache_path
 
 from engine.build import Target, open_target
 from engine.config import EngineConfig
+from engine.kernel_cache import keep_kernels
+
+keep_kernels(user_cache_path("paceline"))  # where the target's are; never those of older sources
 
 CONFIG = EngineConfig(dtype="float32", device="cpu", kv_tokens=16384, max_batch=8, threads=1)
 """One thread: with more, a busy neighbour on the machine slows each step many times over."""

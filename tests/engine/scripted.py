@@ -26,6 +26,7 @@ from controller.contract import (
 )
 from engine.batch import Batch
 from engine.device import Device
+from engine.drafters.base import Committed
 from engine.drafts import Draft
 from engine.draw import Draw
 from engine.executor import Executor
@@ -96,8 +97,9 @@ class ScriptedDrafter:
     def admit(self, request: Request) -> None:
         return
 
-    def offer(self, request: Request) -> Offer | None:
-        return Offer(request.id, self.name, self._max, Features(match_length=1))
+    def offer(self, requests: Sequence[Request]) -> list[Offer | None]:
+        features = Features(match_length=1)
+        return [Offer(request.id, self.name, self._max, features) for request in requests]
 
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> list[Draft]:
         return [
@@ -105,17 +107,32 @@ class ScriptedDrafter:
             for request, length in zip(requests, lengths, strict=True)
         ]
 
-    def commit(
-        self, request: Request, tokens: Sequence[int], drafted: int, accepted: int, ended: bool
-    ) -> tuple[ShadowScore, ...]:
-        return ()
+    def commit(self, commits: Sequence[Committed]) -> list[tuple[ShadowScore, ...]]:
+        return [()] * len(commits)
 
     def forget(self, request: int) -> None:
         self.forgotten.append(request)
 
 
+class ScriptedTail(ScriptedDrafter):
+    """Also continues other drafts, as `script` says of the text with the draft."""
+
+    def extend(
+        self,
+        requests: Sequence[Request],
+        drafts: Sequence[Sequence[int]],
+        lengths: Sequence[int],
+    ) -> list[Sequence[int]]:
+        return [
+            self._script([*request.tokens, *draft], length)
+            for request, draft, length in zip(requests, drafts, lengths, strict=True)
+        ]
+
+
 class ScriptedController:
     """Allots what `choose(step, request id, names on offer)` says."""
+
+    attentive = True
 
     def __init__(self, choose: Callable[[int, int, list[str]], tuple[str, int]]) -> None:
         self._choose = choose

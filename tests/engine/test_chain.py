@@ -18,6 +18,7 @@ from engine.draw import Draw
 from engine.executor import Executor
 from engine.masks import mask_pairs
 from engine.penalties import Penalties
+from engine.sampling import law as sampled_law
 from engine.wire import Failed, Finished
 from tests.engine.scripted import Harness, NoAttention, ScriptedDrafter
 from tests.engine.test_waits import WAITS
@@ -42,7 +43,7 @@ draws = st.builds(
     Draw,
     presence_penalty=st.sampled_from([0.0, 0.5, -1.0]),
     frequency_penalty=st.sampled_from([0.0, 0.25, -0.5]),
-    repetition_penalty=st.sampled_from([1.0, 1.3, 0.8]),
+    repetition_penalty=st.sampled_from([1.0, 1.3, 0.8, 0.01, 100.0]),
     logit_bias=st.dictionaries(tokens, st.sampled_from([-100.0, -1.0, 2.5]), max_size=3).map(
         lambda biases: tuple(biases.items())
     ),
@@ -118,6 +119,36 @@ def test_every_row_sees_the_history_it_implies(
             histories[i].extend([*drafts[:accepted], (seed + step) % SIZE])
 
 
+@pytest.mark.parametrize("penalty", [0.01, 100.0])
+@pytest.mark.parametrize("temperature", [1e-5, 1.0, 2.0])
+def test_the_widest_penalty_leaves_a_law_even_for_huge_logits(
+    penalty: float, temperature: float
+) -> None:
+    """Logits far beyond any model's, in fp32 from bf16, masked ones and zeros among them."""
+    values = [1e30, -1e30, 6e4, -6e4, 1e-30, -1e-30, 0.0, -math.inf, -6e4]
+    logits = torch.tensor([values], dtype=torch.bfloat16).float()
+    before = logits[0].clone()
+    draw = Draw(temperature, repetition_penalty=penalty)
+    chunk = Chunk(
+        request=0,
+        ids=[0],
+        start=SIZE - 1,
+        pages=range(2),
+        draw=draw,
+        history=[7, 6, 5, 4, 3, 2, 1, 0],  # every token but the last
+        prompt_length=4,
+    )
+    Chain(CPU).apply(logits, [chunk], [range(1)])
+    assert not logits.isnan().any()
+    wanted = torch.where(before > 0, before.double() / penalty, before.double() * penalty)
+    wanted[-1] = before[-1].double()
+    assert logits[0].tolist() == pytest.approx(wanted.tolist(), rel=1e-6)
+    mass = sampled_law(logits, [draw], CPU)[0]
+    assert mass.isfinite().all()
+    assert mass.sum().item() == pytest.approx(1.0)
+    assert mass.argmax().item() == 0
+
+
 # --- through the engine --------------------------------------------------------------------------
 
 ASKED: dict[str, Draw] = {
@@ -176,6 +207,8 @@ def plain(history: list[int], length: int) -> list[int]:
 
 GREEDY: dict[str, Draw] = {
     "repetition": Draw(repetition_penalty=1.5),
+    "largest repetition": Draw(repetition_penalty=100.0),
+    "smallest repetition, seeded": Draw(1.3, seed=4, repetition_penalty=0.01),
     "frequency and presence": Draw(frequency_penalty=0.6, presence_penalty=0.4),
     "bias": Draw(logit_bias=((4, 3.0), (1, -100.0))),
     "bad words": Draw(bad_words=((5,), (7, 8), (8, 3, 2))),

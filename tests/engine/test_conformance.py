@@ -160,7 +160,7 @@ REAL_PROMPTS = (
 def test_the_real_model_passes_too(target: Target) -> None:
     prompts = [target.text.render([Message("user", text)]) for text in REAL_PROMPTS]
     model = target.loaded.decoder
-    subject = Subject(model, target.device, prompts, length=20, page_size=8)
+    subject = Subject(model, target.device, prompts, length=36, page_size=8)
     plain = decode(subject, ATTENTIONS["torch"], Scenario()).texts
     hands = drafters(subject.vocabulary, plain)
     scenario = Scenario(pages=24, chunk_rows=40, cancelled=(3,))

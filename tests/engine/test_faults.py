@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from controller.contract import ShadowScore
+from controller.contract import Features, Offer, ShadowScore
+from engine.drafters.base import Committed
 from engine.drafts import Draft
 from engine.draw import Draw
 from engine.loop import MOST_FAILURES
@@ -191,45 +193,80 @@ def test_a_drafter_that_answers_for_too_few_requests_costs_only_its_drafts() -> 
     assert [request.produced for request in requests] == [10, 10]
 
 
-def test_a_drafter_that_fails_to_follow_one_request_ends_that_request_only() -> None:
+class Panic(BaseException):
+    """What a compiled library raises."""
+
+
+@pytest.mark.parametrize("fault", [RuntimeError, Panic])
+@pytest.mark.parametrize("method", ["admit", "offer", "propose", "commit", "forget"])
+def test_a_request_that_a_drafter_fails_on_goes_on_and_costs_the_others_nothing(
+    method: str, fault: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
     class Picky(ScriptedDrafter):
-        def commit(
-            self,
-            request: Request,
-            tokens: Sequence[int],
-            drafted: int,
-            accepted: int,
-            ended: bool,
-        ) -> tuple[ShadowScore, ...]:
-            if request.id == 2 and request.produced > 4:
-                raise RuntimeError("a bug")
-            return ()
-
         def admit(self, request: Request) -> None:
-            if request.id == 3:
-                raise RuntimeError("another bug")
+            self._check("admit", [request])
 
-    harness = Harness(5, logits, [Picky(lambda t, n: [0] * n, "a")], pages=64)
-    kept, second, third = (harness.add([1], 12) for _ in range(3))
+        def offer(self, requests: Sequence[Request]) -> list[Offer | None]:
+            self._check("offer", requests)
+            return super().offer(requests)
+
+        def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> list[Draft]:
+            self._check("propose", requests)
+            return super().propose(requests, lengths)
+
+        def commit(self, commits: Sequence[Committed]) -> list[tuple[ShadowScore, ...]]:
+            self._check("commit", [one.request for one in commits])
+            return [(score,)] * len(commits)
+
+        def forget(self, request: int) -> None:
+            if method == "forget":
+                raise fault
+
+        def _check(self, called: str, requests: Sequence[Request]) -> None:
+            if method == called and any(request.id == 2 for request in requests):
+                raise fault
+
+    score = ShadowScore("a", 1, 1, Features())
+    harness = Harness(
+        5, logits, [Picky(lambda t, n: [0] * n, "a")], lambda s, r, n: ("a", 4), pages=64
+    )
+    requests = [harness.add([1], 30) for _ in range(3)]
     harness.drain()
-    assert isinstance(harness.end(kept), Finished)
-    assert len(harness.pieces(kept)) == 12
-    assert isinstance(harness.end(second), Failed)
-    assert isinstance(harness.end(third), Failed)
+    ends = [harness.end(request) for request in requests]
+    assert all(isinstance(end, Finished) for end in ends)
+    assert [len(harness.pieces(request)) for request in requests] == [30, 30, 30]
     assert harness.engine.scheduler.pages.free == 64
+    first, second, third = (
+        [
+            one
+            for step in harness.controller.outcomes
+            for one in step.per_request
+            if one.request == n
+        ]
+        for n in (1, 2, 3)
+    )
+    for other in (first, third):  # all but the step that showed the fault
+        assert all(one.shadows for one in other[1:])
+        assert all(one.drafted for one in other[1:-1])
+    if method == "commit":
+        assert not any(one.shadows for one in second)
+    if method in ("offer", "propose"):
+        assert not any(one.drafted for one in second)
+    assert sum("this is logged once" in record.message for record in caplog.records) == 1
 
 
 def test_a_panic_of_a_compiled_library_ends_only_its_request() -> None:
-    class Panic(BaseException):
-        pass
+    class Panicking:
+        def admit(self, draft: Draft) -> tuple[Draft, None]:
+            return draft, None
 
-    class Panicking(ScriptedDrafter):
-        def admit(self, request: Request) -> None:
-            if request.id == 2:
-                raise Panic
+        def advance(self, token: int) -> None:
+            raise Panic
 
-    harness = Harness(5, logits, [Panicking(lambda t, n: [0] * n, "a")])
+    harness = Harness(5, logits)
     kept, lost = harness.add([1], 10), harness.add([1], 10)
+    constraint: Any = Panicking()
+    lost.constraint = constraint
     harness.drain()
     assert isinstance(harness.end(kept), Finished)
     assert isinstance(harness.end(lost), Failed)

@@ -24,10 +24,12 @@ def test_kernels_of_other_sources_are_kept_apart(
     assert first.parent == tmp_path / "kernels"
 
     sources = tmp_path / "sources"
-    sources.mkdir()
+    folder = Path(kernel_cache.__file__).parent
     for pattern in kernel_cache.SOURCES:
-        for path in Path(kernel_cache.__file__).parent.glob(pattern):
-            (sources / path.name).write_text(path.read_text() + "\n# changed")
+        for path in folder.glob(pattern):
+            copied = sources / path.relative_to(folder)
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            copied.write_text(path.read_text() + "\n# changed")
     monkeypatch.setattr(kernel_cache, "__file__", str(sources / "kernel_cache.py"))
     kernel_cache.keep_kernels(tmp_path)
     assert Path(settings.CACHE_DIR) != first

@@ -1,0 +1,195 @@
+"""The texts that the n-gram drafter follows: their rows, the memory behind them, their intake."""
+
+from __future__ import annotations
+
+import mmap
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engine.drafters import ngram_index as index
+from engine.drafters.ngram_loops import Loops
+from engine.drafters.recycling import SIZE
+from engine.drafters.shadow import DRAFT
+
+if TYPE_CHECKING:
+    from engine.request import Request
+
+BUDGET = 4096
+"""Prompt tokens taken in per step, over all requests: below a millisecond."""
+
+_SPARE = 1024
+"""Output tokens that the first table has room for."""
+_FEWEST_SLOTS = 8
+_LARGE = 1 << 20
+
+
+class NgramText:
+    """One request: its slot, how much of its text is taken in, and the arrays behind its row, by
+    the word of the row that holds their address."""
+
+    __slots__ = ("arrays", "length", "request", "slot")
+
+    def __init__(self, request: Request, slot: int) -> None:
+        self.request = request
+        self.slot = slot
+        self.length = 0
+        self.arrays: dict[int, Any] = {}
+
+
+class NgramTexts:
+    """rows int64 [S, WORDS] and shadows int64 [S, DRAFT + longest draft], by slot. known: every
+    text by request id. pending: those that are not taken in completely; each step takes in BUDGET
+    tokens of them, those with the fewest missing first."""
+
+    def __init__(self, longest: int, loops: Loops) -> None:
+        self.rows = np.zeros((0, index.WORDS), dtype=np.int64)
+        self.shadows = np.zeros((0, DRAFT + longest), dtype=np.int64)
+        self.known: dict[int, NgramText] = {}
+        self.pending: dict[int, NgramText] = {}
+        self.recycle = True
+        self._longest = longest
+        self._loops = loops
+        self._seed = secrets.randbits(62)
+        self._free: list[int] = []
+        self._budget = BUDGET
+
+    def add(self, request: Request) -> None:
+        """Follow a request, from as much of its text as this step's budget allows."""
+        known = self.known.get(request.id)
+        if known is not None:
+            if known.request is request:
+                return
+            self.remove(request.id)
+        text = NgramText(request, self._slot())
+        self.known[request.id] = text
+        self.restart(text)
+        self._take_in(text)
+
+    def remove(self, request: int) -> None:
+        text = self.known.pop(request, None)
+        if text is not None:
+            self.pending.pop(request, None)
+            self._free.append(text.slot)
+
+    def ready(self, requests: Sequence[Request]) -> tuple[list[int], list[int]]:
+        """Places and slots of the requests whose text is taken in."""
+        known, pending = self.known, self.pending
+        if not pending:
+            try:
+                return list(range(len(requests))), [known[one.id].slot for one in requests]
+            except KeyError:
+                pass  # some it does not know
+        found = [
+            (place, known[one.id].slot)
+            for place, one in enumerate(requests)
+            if one.id in known and one.id not in pending
+        ]
+        return [place for place, _ in found], [slot for _, slot in found]
+
+    def restart(self, text: NgramText) -> None:
+        """Take a text in from its beginning."""
+        self.pending[text.request.id] = text
+        self._open(text)
+
+    def take_in(self) -> None:
+        """Take in what this step's budget allows."""
+        self._budget = BUDGET
+        for text in sorted(self.pending.values(), key=_missing):
+            self._take_in(text)
+
+    def set_recycle(self, recycle: bool) -> None:
+        """Give every text a pool for recycled tokens, or none."""
+        self.recycle = recycle
+        for text in self.known.values():
+            self._pool(text)
+
+    def grow(self, text: NgramText, count: int) -> None:
+        """Room for `count` more tokens, and a larger table if the present one is half full."""
+        row = self.rows[text.slot]
+        length, room = int(row[index.LENGTH]), int(row[index.ROOM])
+        if length + count > room:
+            old = text.arrays[index.TOKENS]
+            self._tokens(text, 2 * room + count)[:length] = old[:length]
+        if row[index.NEXT] == 0 and 2 * length > row[index.MASK]:
+            text.arrays[index.TABLE] = text.arrays.get(index.NEXT, text.arrays[index.TABLE])
+            row[index.NEXT_MASK] = self._put(text, index.NEXT, _table(2 * length + 2)).shape[1] - 1
+            row[index.BUILT] = 0
+
+    def _take_in(self, text: NgramText) -> None:
+        """A request whose text cannot be taken in is forgotten, so that it keeps nobody waiting."""
+        request, row = text.request, self.rows[text.slot]
+        length = len(request.tokens)
+        try:
+            if length > row[index.ROOM] or 2 * length > row[index.MASK]:
+                self._open(text)  # more output came meanwhile than was expected
+            count = min(length - text.length, self._budget)
+            part = np.array(request.tokens[text.length : text.length + count], dtype=np.int64)
+            self._loops.take_in(row, part)
+        except Exception:
+            self.remove(request.id)
+            raise
+        text.length += count
+        self._budget -= count
+        if text.length == length:
+            del self.pending[request.id]
+
+    def _slot(self) -> int:
+        if not self._free:
+            count = len(self.rows)
+            more = max(count, _FEWEST_SLOTS)
+            self.rows = np.pad(self.rows, ((0, more), (0, 0)))
+            self.shadows = np.pad(self.shadows, ((0, more), (0, 0)))
+            self._free.extend(range(count + more - 1, count - 1, -1))
+        return self._free.pop()
+
+    def _open(self, text: NgramText) -> None:
+        """Empty arrays with room for the request's text and some output."""
+        request, row = text.request, self.rows[text.slot]
+        room = len(request.tokens) + min(max(request.remaining, 0), _SPARE) + 1
+        row[:] = 0
+        self.shadows[text.slot] = 0
+        row[index.PROMPT] = request.prompt_length
+        row[index.SEED] = self._seed
+        text.length = 0
+        text.arrays = {}
+        self._tokens(text, room)
+        row[index.MASK] = self._put(text, index.TABLE, _table(room)).shape[1] - 1
+        self._pool(text)
+
+    def _tokens(self, text: NgramText, room: int) -> Any:
+        """A new array for its tokens, with room for a draft behind them."""
+        self.rows[text.slot, index.ROOM] = room
+        return self._put(text, index.TOKENS, np.empty(room + self._longest, dtype=np.int32))
+
+    def _pool(self, text: NgramText) -> None:
+        """An empty pool, or none when nothing is recycled."""
+        if self.recycle:
+            self._put(text, index.POOL, np.zeros(SIZE, dtype=np.int32))
+        else:
+            text.arrays.pop(index.POOL, None)
+            self.rows[text.slot, index.POOL] = 0
+
+    def _put(self, text: NgramText, word: int, array: Any) -> Any:
+        text.arrays[word] = array
+        self.rows[text.slot, word] = array.ctypes.data
+        return array
+
+
+def _missing(text: NgramText) -> int:
+    return len(text.request.tokens) - text.length
+
+
+def _table(tokens: int) -> Any:
+    """An empty table that so many tokens fill to a half at most. A large one gets its memory page
+    by page as it fills; huge pages, which numpy asks for, would stop the loop for milliseconds."""
+    width = 1 << (2 * tokens).bit_length()
+    size = 4 * index.MAX_N * width
+    if size < _LARGE:
+        return np.zeros((index.MAX_N, width), dtype=np.int32)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, dtype=np.int32).reshape(index.MAX_N, width)

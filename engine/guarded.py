@@ -1,0 +1,137 @@
+"""A drafter whose faults cost nothing but drafts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeVar
+
+from controller.contract import Offer, ShadowScore
+from engine.drafters.base import Busy, Committed, Drafter, Tail
+from engine.drafts import Draft
+from engine.request import Request
+
+log = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+class Guarded:
+    """Calls a drafter. Nothing is raised: where it fails, the answers are None.
+
+    It is asked for all requests at once. Those of a call that failed are asked alone from then on,
+    until each has been answered; so the request that causes it costs the others no more than one
+    step's drafts. Each kind of fault is logged once."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.drafter = drafter
+        self._suspects: dict[str, set[int]] = {}  # by method
+        self._logged: set[tuple[str, type]] = set()
+
+    @property
+    def name(self) -> str:
+        return self.drafter.name
+
+    @property
+    def kind(self) -> Literal["model_free", "model"]:
+        return self.drafter.kind
+
+    def admit(self, request: Request) -> None:
+        self._try("admit", [request.id], [request], lambda one: [self.drafter.admit(one[0])])
+
+    def offer(self, requests: Sequence[Request]) -> Sequence[Offer | None]:
+        ids = [request.id for request in requests]
+        return self._ask("offer", ids, requests, self.drafter.offer)
+
+    def propose(
+        self, requests: Sequence[Request], lengths: Sequence[int]
+    ) -> Sequence[Draft | None]:
+        def propose(some: Sequence[tuple[Request, int]]) -> list[Draft]:
+            return self.drafter.propose([one for one, _ in some], [length for _, length in some])
+
+        ids = [request.id for request in requests]
+        return self._ask("propose", ids, list(zip(requests, lengths, strict=True)), propose)
+
+    def extend(
+        self,
+        requests: Sequence[Request],
+        drafts: Sequence[Sequence[int]],
+        lengths: Sequence[int],
+    ) -> Sequence[Sequence[int] | None]:
+        """Nothing from drafters that cannot continue others."""
+        drafter = self.drafter
+        if not isinstance(drafter, Tail):
+            return [None] * len(requests)
+
+        def extend(some: Sequence[tuple[Request, Sequence[int], int]]) -> list[Sequence[int]]:
+            return drafter.extend(
+                [request for request, _, _ in some],
+                [draft for _, draft, _ in some],
+                [length for _, _, length in some],
+            )
+
+        ids = [request.id for request in requests]
+        return self._ask("extend", ids, list(zip(requests, drafts, lengths, strict=True)), extend)
+
+    def commit(self, commits: Sequence[Committed]) -> Sequence[tuple[ShadowScore, ...] | None]:
+        ids = [one.request.id for one in commits]
+        return self._ask("commit", ids, commits, self.drafter.commit)
+
+    def forget(self, request: int) -> None:
+        for suspects in self._suspects.values():
+            suspects.discard(request)
+        self._try("forget", [], [], lambda _: self.drafter.forget(request) or [])
+
+    def work(self) -> bool:
+        """Whether it had work of its own, some of which is now done."""
+        drafter = self.drafter
+        if not isinstance(drafter, Busy):
+            return False
+        worked: list[bool] = []
+        self._try("work", [], [], lambda _: worked.append(drafter.work()) or [])
+        return any(worked)
+
+    def _ask(
+        self,
+        what: str,
+        ids: Sequence[int],
+        items: Sequence[Item],
+        call: Callable[[Sequence[Item]], Sequence[Answer]],
+    ) -> Sequence[Answer | None]:
+        """call's answers, one for each item. ids: the request of each item."""
+        suspects = self._suspects.get(what)
+        if not suspects or suspects.isdisjoint(ids):
+            return self._try(what, ids, items, call)
+        answers: list[Answer | None] = [None] * len(items)
+        together = [place for place, request in enumerate(ids) if request not in suspects]
+        alone = [[place] for place, request in enumerate(ids) if request in suspects]
+        for places in (together, *alone):
+            some = self._try(what, [ids[at] for at in places], [items[at] for at in places], call)
+            for place, answer in zip(places, some, strict=True):
+                answers[place] = answer
+        return answers
+
+    def _try(
+        self,
+        what: str,
+        ids: Sequence[int],
+        items: Sequence[Item],
+        call: Callable[[Sequence[Item]], Sequence[Answer]],
+    ) -> Sequence[Answer | None]:
+        """The same in one call."""
+        try:
+            answers = call(items)
+            if len(answers) != len(items):
+                raise ValueError(f"{len(answers)} answers for {len(items)} requests")
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:  # a panic of a compiled library is no Exception
+            self._suspects.setdefault(what, set()).update(ids)
+            if (what, type(error)) not in self._logged:
+                self._logged.add((what, type(error)))
+                log.exception("drafter %s: %s failed; this is logged once", self.name, what)
+            return [None] * len(items)
+        if len(ids) == 1 and what in self._suspects:
+            self._suspects[what].discard(ids[0])
+        return answers
