@@ -23,7 +23,7 @@ PARAMETERS = (
     Parameter("min_n", "int", 1, MAX_N, 1, "Shortest n-gram looked up, in tokens"),
     Parameter("max_n", "int", 1, MAX_N, MAX_N, "Longest n-gram looked up, in tokens"),
     Parameter(
-        "recycle", "bool", False, True, True, "Draft from rejected rows where nothing matches"
+        "recycle", "bool", False, True, False, "Draft from rejected rows where nothing matches"
     ),
 )
 

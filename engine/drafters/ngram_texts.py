@@ -49,7 +49,7 @@ class NgramTexts:
         self.shadows = np.zeros((0, DRAFT + longest), dtype=np.int64)
         self.known: dict[int, NgramText] = {}
         self.pending: dict[int, NgramText] = {}
-        self.recycle = True
+        self.recycle = False
         self._longest = longest
         self._loops = loops
         self._seed = secrets.randbits(62)

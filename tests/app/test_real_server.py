@@ -47,9 +47,12 @@ def admin(server: Server) -> Generator[httpx.Client]:
         yield http
 
 
+def live(admin: httpx.Client) -> dict[str, Any]:
+    return admin.get("/api/state").json()["live"] or {"running": 0, "waiting": 0}
+
+
 def running(admin: httpx.Client) -> int:
-    live = admin.get("/api/state").json()["live"]
-    return live["running"] + live["waiting"] if live else 0
+    return live(admin)["running"] + live(admin)["waiting"]
 
 
 def greedy(client: OpenAI, messages: Any, **more: Any) -> Any:
@@ -288,6 +291,9 @@ def test_a_killed_engine_is_a_clear_error_and_comes_back(
     with concurrent.futures.ThreadPoolExecutor() as pool:
         running_request = pool.submit(long_answer)
         eventually(lambda: running(admin))
+        # One that has no token yet would be tried again: wait for a whole second with some.
+        seen = time.time()
+        eventually(lambda: live(admin)["time"] > seen + 1.0 and live(admin)["tokens"] > 8)
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(openai.InternalServerError) as caught:
             running_request.result()

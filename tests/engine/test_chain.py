@@ -113,7 +113,7 @@ def test_every_row_sees_the_history_it_implies(
                     value if ok else -math.inf
                     for value, ok in zip(wanted, mask[place].tolist(), strict=True)
                 ]
-                assert logits[row].tolist() == pytest.approx(wanted, abs=1e-4)
+                assert logits[row].tolist() == pytest.approx(wanted, rel=1e-6, abs=1e-4)
         for i in live:
             drafts, accepted, _ = asked[i][2][step]
             histories[i].extend([*drafts[:accepted], (seed + step) % SIZE])
