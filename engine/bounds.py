@@ -18,6 +18,7 @@ MAX_BAD_WORD_CHARACTERS = 256
 LOWEST_REPETITION_PENALTY = 0.01
 HIGHEST_REPETITION_PENALTY = 100.0
 HIGHEST_INTEGER = 2**31 - 1
+MAX_SALT = 256
 
 
 def check_sampling(sampling: Sampling, vocabulary: int) -> None:

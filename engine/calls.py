@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from controller.contract import NONE, Setting
 from engine.corpora import corpus_states, drop_corpus, encode_corpus, put_corpus
+from engine.drafters.base import Bounded
 from engine.errors import RequestError
 from engine.loop import Engine
 from engine.text import Text
@@ -20,6 +21,7 @@ from engine.wire import (
     GetCorpora,
     GetReport,
     GetWhatIf,
+    MemoryState,
     PutCorpus,
     SetController,
     SetDrafter,
@@ -135,10 +137,15 @@ def drafter_states(engine: Engine) -> tuple[DrafterState, ...]:
                 engine.drafting.enabled[name],
                 engine.drafting.max_draft_length,
                 parameter_states(drafter),
+                _memory(drafter),
             )
             for name, drafter in engine.drafting.drafters.items()
         ),
     )
+
+
+def _memory(drafter: object) -> MemoryState | None:
+    return MemoryState(*drafter.text_memory()) if isinstance(drafter, Bounded) else None
 
 
 def _unknown(engine: Engine, name: str) -> str:

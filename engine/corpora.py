@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.drafters.corpus import CorpusHolder
 from engine.errors import RequestError
@@ -19,11 +20,12 @@ def put_corpus(drafters: Iterable[object], body: PutCorpus, vocabulary: int) -> 
     if not 1 <= len(body.name) <= MAX_NAME:
         raise _invalid("name", f"name must be 1 to {MAX_NAME} characters.")
     tokens = np.frombuffer(body.tokens, "<i4") if len(body.tokens) % 4 == 0 else None
+    lengths = _lengths(body)
     if (
         tokens is None
+        or lengths is None
         or not 1 <= len(tokens) <= MAX_CORPUS_TOKENS
-        or any(length < 1 for length in body.lengths)
-        or sum(body.lengths) != len(tokens)
+        or lengths.sum() != len(tokens)
     ):
         raise _invalid(
             "tokens",
@@ -37,9 +39,8 @@ def put_corpus(drafters: Iterable[object], body: PutCorpus, vocabulary: int) -> 
             f"token {place} is {tokens[place]}; the model's ids are 0 to {vocabulary - 1}.",
         )
     ids = tokens.astype(np.int32)  # a copy: the frame's bytes are freed
-    sequences = np.split(ids, np.cumsum(body.lengths)[:-1])
     try:
-        _holder(drafters).put_corpus(body.name, sequences, body.first)
+        _holder(drafters).put_corpus(body.name, ids, lengths, body.first)
     except ValueError as error:
         raise RequestError("corpus_refused", str(error)) from error
     return {}
@@ -73,6 +74,15 @@ def encode_corpus(encode: Callable[[str], list[int]], body: EncodeCorpus) -> dic
         "lengths": [len(ids) for ids in encoded],
         "tokens": np.array([token for ids in encoded for token in ids], "<i4").tobytes(),
     }
+
+
+def _lengths(body: PutCorpus) -> NDArray[np.int64] | None:
+    """None when they are not 1 to MAX_CORPUS_TOKENS of such numbers."""
+    if not 1 <= len(body.lengths) <= MAX_CORPUS_TOKENS:
+        return None
+    if min(body.lengths) < 1 or max(body.lengths) > MAX_CORPUS_TOKENS:
+        return None
+    return np.array(body.lengths, dtype=np.int64)
 
 
 def _holder(drafters: Iterable[object]) -> CorpusHolder:

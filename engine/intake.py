@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from controller.contract import NONE, Wish
-from engine.bounds import between, check_sampling, invalid
+from engine.bounds import MAX_SALT, between, check_sampling, invalid
 from engine.draw import Draw
 from engine.errors import RequestError
 from engine.output import Output
@@ -71,6 +71,7 @@ class Intake:
         sampling = submit.sampling
         check_sampling(sampling, self._limits.vocabulary)
         between("priority", submit.priority, -(2**31), 2**31 - 1)
+        between("cache_salt", len(submit.cache_salt), 0, MAX_SALT)
         self.check_wish(submit.speculation)
         prompt = self._prompt(submit)
         max_tokens = self._max_tokens(len(prompt), sampling.max_tokens)
@@ -113,6 +114,7 @@ class Intake:
             ),
             arrived=arrived,
             priority=submit.priority,
+            cache_salt=submit.cache_salt,
             constraint=constraint,
             grammar_field=sampling.grammar.field if sampling.grammar else None,
         )

@@ -16,7 +16,7 @@ from engine.families import PAGED, context_limit, refusal
 from engine.folder import Folder, read_folder
 from engine.fusing import build, describe, fits, fuse, module_angles
 from engine.host_memory import available_bytes, size_text
-from engine.prepared import Prepared, keep, recall
+from engine.prepared import Prepared, keep, note_key, recall
 from engine.shape import Model
 from engine.stored_tokenizer import StoredTokenizer
 
@@ -40,10 +40,14 @@ def load(path: Path, device: Device, context_length: int, cache_dir: Path | None
 
     Raises StartError with what is wrong."""
     folder = read_folder(path)
-    if cache_dir is not None:
-        kept = recall(folder, device.dtype, cache_dir)
-        if kept is not None:
+    key = note_key(folder, device.dtype) if cache_dir is not None else ""
+    if cache_dir is not None and (kept := recall(folder, key, cache_dir)) is not None:
+        try:
             return _load_kept(folder, kept, device, context_length)
+        except StartError:
+            raise
+        except Exception as error:  # whatever it is, the files themselves are the judge
+            log.warning("loading %s anew: what was kept of it does not fit (%r)", path, error)
     from transformers.utils import logging as quiet  # a broken folder is told without this import
 
     quiet.set_verbosity_error()
@@ -57,7 +61,7 @@ def load(path: Path, device: Device, context_length: int, cache_dir: Path | None
     stop_ids = _stop_ids(model, config, tokenizer)
     if cache_dir is not None and fits(model, config):
         dense, angles = describe(model, config), module_angles(model, context)
-        keep(folder, device.dtype, cache_dir, model, dense, angles, tokenizer, stop_ids, limit)
+        keep(folder, key, device.dtype, cache_dir, model, dense, angles, tokenizer, stop_ids, limit)
     decoder = open_model(model, config, device, context)
     known = _known(stop_ids, config.vocab_size)
     return Loaded(decoder, tokenizer, known, folder.family, path)

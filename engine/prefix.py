@@ -72,4 +72,7 @@ class PrefixCache:
 
     def _root(self, request: Request) -> bytes:
         tenant = request.tenant if self._scope == "tenant" else ""
-        return hashlib.sha256(tenant.encode()).digest()
+        root = hashlib.sha256(tenant.encode()).digest()
+        if not request.cache_salt:
+            return root
+        return hashlib.sha256(root + request.cache_salt.encode()).digest()

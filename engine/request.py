@@ -19,7 +19,8 @@ if TYPE_CHECKING:  # the scheduler and its tests run without torch
 @dataclass(slots=True, eq=False)
 class Request:
     """tokens: prompt, then output. computed: how many of them have keys and values in pages; the
-    last token never has, until it is a row of the next step. priority: lower runs first. Times
+    last token never has, until it is a row of the next step. priority: lower runs first.
+    cache_salt: it shares computed pages and past answers with those of the same one only. Times
     are seconds of time.perf_counter(); None until they happen.
 
     keys: content keys of the full pages of its text, computed when needed. registered: how many of
@@ -39,6 +40,7 @@ class Request:
     output: Output
     arrived: float
     priority: int = 0
+    cache_salt: str = ""
     constraint: Constraint | None = None
     grammar_field: str | None = None
     pages: list[int] = field(default_factory=list)

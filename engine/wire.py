@@ -78,7 +78,8 @@ class Message(msgspec.Struct, frozen=True):
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
     """Exactly one of messages, prompt and prompt_ids is set. id is unique per connection.
-    priority: lower runs first; equal ones in order of arrival."""
+    priority: lower runs first; equal ones in order of arrival. cache_salt: only requests with the
+    same one share computed pages and past answers; at most MAX_SALT characters."""
 
     id: str
     sampling: Sampling
@@ -88,6 +89,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     speculation: Wish = Wish()
     tenant: str = ""
     priority: int = 0
+    cache_salt: str = ""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
@@ -217,12 +219,24 @@ class ParameterState(msgspec.Struct, frozen=True):
     text: str
 
 
+class MemoryState(msgspec.Struct, frozen=True):
+    """What a drafter keeps of texts, in bytes. truncated: texts that it took in only in part or not
+    at all since the start of the engine."""
+
+    used_bytes: int
+    limit_bytes: int
+    truncated: int
+
+
 class DrafterState(msgspec.Struct, frozen=True):
+    """memory: of a drafter that has a limit for it."""
+
     name: str
     kind: Literal["none", "model_free", "model"]
     enabled: bool
     max_draft_length: int
     parameters: tuple[ParameterState, ...] = ()
+    memory: MemoryState | None = None
 
 
 class ControllerState(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from typing import NoReturn
 
 import msgspec
@@ -103,12 +104,12 @@ def _run(
         loaded = time.perf_counter()
         calibration = calibrate(config, target, report)
         calibrated = time.perf_counter()
+        controller = adaptive(config, calibration.points)
+        engine, intake = open_engine(config, target, controller, outbox.put)
     except StartError as error:
         log.error("cannot start: %s", error.message)
         outbox.put(StartFailed(error.code, error.message))
         return EXIT_CANNOT_START
-    controller = adaptive(config, calibration.points)
-    engine, intake = open_engine(config, target, controller, outbox.put)
     outbox.put(
         Hello(
             model=config.served_name or config.model,
@@ -147,7 +148,7 @@ def _loop(engine: Engine, text: Text, inbox: Inbox, outbox: Outbox, pulse: Pulse
     """Run steps while there is work, else wait for some; a snapshot every second, later while the
     client is slow."""
     last = time.monotonic()
-    forwards = engine.executor.forwards
+    counted = _counts(engine)
     worked = False
     while not inbox.closed:
         if outbox.full:
@@ -157,8 +158,9 @@ def _loop(engine: Engine, text: Text, inbox: Inbox, outbox: Outbox, pulse: Pulse
                 return
         now = time.monotonic()
         if now - last >= SNAPSHOT_SECONDS and not outbox.snapshot_waits:
-            outbox.put(_snapshot(engine, now - last, engine.executor.forwards - forwards))
-            last, forwards = now, engine.executor.forwards
+            counts = _counts(engine)
+            outbox.put(_snapshot(engine, now - last, counts - counted))
+            last, counted = now, counts
         if not worked:
             pulse.rest()
         message = inbox.get(0.0 if worked else SNAPSHOT_SECONDS - min(now - last, 0.9))
@@ -175,14 +177,26 @@ def _loop(engine: Engine, text: Text, inbox: Inbox, outbox: Outbox, pulse: Pulse
         worked = engine.step() or engine.upkeep()
 
 
-def _snapshot(engine: Engine, interval_s: float, forwards: int) -> Snapshot:
+def _counts(engine: Engine) -> Counter[str]:
+    """What the engine has counted since it started."""
+    scheduler = engine.scheduler
+    return Counter(
+        forwards=engine.executor.forwards,
+        preemptions=scheduler.preemptions,
+        prefix_queried_tokens=scheduler.prefix_queried_tokens,
+        prefix_hit_tokens=scheduler.prefix_hit_tokens,
+    )
+
+
+def _snapshot(engine: Engine, interval_s: float, counts: Counter[str]) -> Snapshot:
+    """counts: of the interval."""
     interval = engine.meter.take()
     scheduler = engine.scheduler
     return Snapshot(
         time=time.time(),
         interval_s=interval_s,
         steps=interval.steps,
-        forwards=forwards,
+        forwards=counts["forwards"],
         tokens=interval.tokens,
         drafted_tokens=interval.drafted_tokens,
         prefill_tokens=interval.prefill_tokens,
@@ -199,9 +213,9 @@ def _snapshot(engine: Engine, interval_s: float, forwards: int) -> Snapshot:
         decisions=tuple(engine.controller.take_decisions()),
         controller=controller_state(engine),
         drafters=drafter_states(engine),
-        preemptions=scheduler.preemptions,
-        prefix_queried_tokens=scheduler.prefix_queried_tokens,
-        prefix_hit_tokens=scheduler.prefix_hit_tokens,
+        preemptions=counts["preemptions"],
+        prefix_queried_tokens=counts["prefix_queried_tokens"],
+        prefix_hit_tokens=counts["prefix_hit_tokens"],
     )
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from controller.contract import Wish
+from engine.bench.pauses import pauses
+from engine.bench.requests import request_of
 from engine.config import EngineConfig
 from engine.drafters.base import Committed, Drafter
 from engine.drafters.ngram import NgramDrafter
 from engine.drafters.suffix import SuffixDrafter
 from engine.drafters.suffix_forest import SuffixForest
-from engine.draw import Draw
 from engine.request import Request
 
 GLOBAL_TOKENS = 400_000
@@ -26,21 +26,22 @@ RUN = 8
 CONTEXT = 32_768
 """Length of the text that n-grams are looked up in."""
 REMOVED = 1000
-SOAK_MB = 16
-SOAK_TOKENS = 300_000
-"""Memory too small for so many tokens: its eviction is what is timed."""
+LONGEST = 2048
+"""Tokens of a text; longer documents are cut, as answers are of such a length."""
 
 Step = Callable[[str, float], None]
 
 
 def calls(
-    texts: Sequence[Sequence[int]], vocabulary: int, depth: int, step: Step
+    documents: Sequence[Sequence[int]], vocabulary: int, depth: int, step: Step
 ) -> dict[str, Any]:
-    """Microseconds of CPU time of the calls, and bytes. texts: token ids of answers, more than
-    GLOBAL_TOKENS in all; they are taken in turn and repeated if there are fewer."""
+    """Microseconds and milliseconds of the calls, and bytes. documents: token ids, of which one
+    has two or more. Up to GLOBAL_TOKENS of them are known when others, if there are others, are
+    followed; what is known is never repeated, since a tree takes less for text that it has, and
+    `global_tokens` is how much there was."""
     config = EngineConfig(suffix_memory_mb=512, suffix_depth=depth, max_draft_length=16)
     suffix = SuffixDrafter(config, frozenset(), vocabulary)
-    known, fresh = _split(texts)
+    known, fresh = split(documents)
     step("loading answers", 0.0)
     loading = _forest(known, vocabulary, depth)
     step("proposing", 0.3)
@@ -48,20 +49,26 @@ def calls(
         _answered(suffix, number, text)
     suffix_result = _proposals(suffix, fresh) | _appends(suffix, fresh)
     step("looking up n-grams", 0.6)
-    ngram_result = _ngram(fresh or known)
+    ngram_result = _ngram(fresh)
     step("evicting", 0.8)
-    pauses = _pauses(known, vocabulary, depth)
+    longest = pauses(known, vocabulary, depth)
     step("done", 1.0)
-    return {"suffix": suffix_result | loading | pauses, "ngram": ngram_result}
+    return {"suffix": suffix_result | loading | longest, "ngram": ngram_result}
 
 
-def _split(texts: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[list[int]]]:
-    """Texts of GLOBAL_TOKENS tokens in all, and others to follow."""
+def split(documents: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[list[int]]]:
+    """Texts of about GLOBAL_TOKENS tokens in all, and up to TEXTS others to follow; of a single
+    text both. A text has 2 to LONGEST tokens."""
+    parts = [
+        list(document[start : start + LONGEST])
+        for document in documents
+        for start in range(0, len(document), LONGEST)
+    ]
+    texts = [part for part in parts if len(part) > 1]
+    fresh = texts[-min(TEXTS, max(1, len(texts) // 2)) :]
     known: list[list[int]] = []
     total = 0
-    rest = [list(text) for text in texts if len(text) > 1]
-    fresh = rest[-TEXTS:] if len(rest) > TEXTS else rest
-    for text in rest[: max(1, len(rest) - len(fresh))] or rest:
+    for text in texts[: -len(fresh)] or texts:
         if total >= GLOBAL_TOKENS:
             break
         known.append(text)
@@ -82,7 +89,8 @@ def _forest(texts: Sequence[Sequence[int]], vocabulary: int, depth: int) -> dict
     seconds = time.thread_time() - begin
     stats = forest.stats()
     long = forest.open_sequence(tree, expected=REMOVED)
-    flat = [token for text in texts for token in text][:REMOVED]
+    flat = [token for text in texts for token in text]
+    flat = (flat * (1 + REMOVED // len(flat)))[:REMOVED]
     forest.append(long, flat)
     forest.close(long)
     begin = time.thread_time()
@@ -102,7 +110,7 @@ def _proposals(suffix: SuffixDrafter, texts: Iterable[Sequence[int]]) -> dict[st
     """offer and propose after every token."""
     times: list[float] = []
     for number, text in enumerate(texts, 1_000_000):
-        request = _request(text[:1], number)
+        request = request_of(text[:1], number)
         suffix.admit(request)
         for at, token in enumerate(text[1:], 1):
             request.tokens.append(token)
@@ -119,7 +127,7 @@ def _appends(suffix: SuffixDrafter, texts: Iterable[Sequence[int]]) -> dict[str,
     """commit of RUN tokens at a time, into the request's own tree and the global one."""
     seconds, tokens = 0.0, 0
     for number, text in enumerate(texts, 2_000_000):
-        request = _request(text[:1], number)
+        request = request_of(text[:1], number)
         suffix.admit(request)
         for at in range(1, len(text), RUN):
             run = list(text[at : at + RUN])
@@ -138,7 +146,7 @@ def _ngram(texts: Sequence[Sequence[int]]) -> dict[str, float]:
     flat = [token for text in texts for token in text]
     flat = (flat * (1 + 2 * CONTEXT // len(flat)))[: CONTEXT + 2000]
     drafter = NgramDrafter(16, frozenset())
-    request = _request(flat[:CONTEXT], 1)
+    request = request_of(flat[:CONTEXT], 1)
     drafter.admit(request)
     while not _caught_up(drafter, request):
         drafter.commit([])
@@ -174,56 +182,12 @@ def _caught_up(drafter: Drafter, request: Request) -> bool:
     return offer is not None
 
 
-def _pauses(texts: Sequence[Sequence[int]], vocabulary: int, depth: int) -> dict[str, float]:
-    """The longest commit while answers of more tokens than fit in memory come and go."""
-    config = EngineConfig(suffix_memory_mb=SOAK_MB, suffix_depth=depth, max_draft_length=16)
-    suffix = SuffixDrafter(config, frozenset(), vocabulary)
-    longest, total, number = 0.0, 0, 0
-    while total < SOAK_TOKENS:
-        text = texts[number % len(texts)]
-        request = _request(text[:1], number)
-        suffix.admit(request)
-        for at in range(1, len(text), RUN):
-            run = list(text[at : at + RUN])
-            request.tokens.extend(run)
-            commits = [Committed(request, at, run)]
-            begin = time.thread_time()
-            suffix.commit(commits)
-            longest = max(longest, time.thread_time() - begin)
-        suffix.forget(request.id)
-        total += len(text)
-        number += 1
-    stats = suffix.memory
-    return {
-        "longest_commit_ms": round(1e3 * longest, 3),
-        "soak_tokens": total,
-        "soak_bytes": stats.touched_bytes,
-        "soak_limit_bytes": stats.limit_bytes,
-    }
-
-
 def _answered(suffix: SuffixDrafter, number: int, text: Sequence[int]) -> None:
-    request = _request([0], number)
+    request = request_of([0], number)
     suffix.admit(request)
     request.tokens.extend(text)
     suffix.commit([Committed(request, 1, list(text), drafted=1, ended=True)])
     suffix.forget(request.id)
-
-
-def _request(tokens: Sequence[int], number: int) -> Request:
-    output: Any = None  # nothing is streamed
-    return Request(
-        id=number,
-        name=str(number),
-        tokens=list(tokens),
-        prompt_length=len(tokens),
-        max_tokens=1 << 20,
-        draw=Draw(),
-        wish=Wish(),
-        tenant="",
-        output=output,
-        arrived=0.0,
-    )
 
 
 def _mean(times: Sequence[float]) -> float:

@@ -11,6 +11,7 @@ from engine.bench.calls import calls
 from engine.bench.job import Document, Job
 from engine.bench.tokens import Mode, Result, Run
 from engine.build import Target, open_target
+from engine.errors import StartError
 
 MODES = (
     Mode("none", ()),
@@ -35,7 +36,7 @@ def run(job: Job, say: Say) -> dict[str, Any]:
         "vocabulary": target.loaded.decoder.shape.vocabulary,
         "tokens_per_step": {},
     }
-    corpus = [_ids(target, document) for document in job.documents]
+    corpus = documents(target, job.documents)
     modes = [mode for mode in MODES if corpus or not mode.warm]
     for mode in modes:
         one = Run(target, job.config, mode, corpus)
@@ -59,17 +60,31 @@ def run(job: Job, say: Say) -> dict[str, Any]:
             "concurrency": job.mixed,
             "drafting_cpu_s": round(result.drafting_s, 4),
             "steps_cpu_s": round(result.steps_s, 3),
-            "share": round(result.drafting_s / result.steps_s, 5),
+            "share": round(result.drafting_s / max(result.steps_s, 1e-9), 5),
         }
-    if corpus:
+    if any(len(ids) > 1 for ids in corpus):
         found["calls"] = calls(corpus, found["vocabulary"], job.config.suffix_depth, say)
     return found
 
 
-def _ids(target: Target, document: Document) -> Sequence[int]:
-    if document.token_ids is not None:
-        return document.token_ids
-    return target.text.encode(document.text or "")
+def documents(target: Target, given: Sequence[Document]) -> list[Sequence[int]]:
+    """The token ids of those that have some. Raises StartError for ids that the model lacks."""
+    vocabulary = target.loaded.decoder.shape.vocabulary
+    found: list[Sequence[int]] = []
+    for number, document in enumerate(given, 1):
+        ids = document.token_ids
+        if ids is None:
+            ids = target.text.encode(document.text or "")
+        for place, token in enumerate(ids):
+            if not 0 <= token < vocabulary:
+                raise StartError(
+                    "corpus_broken",
+                    f"--corpus: token {place} of document {number} is {token}; the model's ids are "
+                    f"0 to {vocabulary - 1}. Take a corpus with this model's ids, or text.",
+                )
+        if len(ids):
+            found.append(ids)
+    return found
 
 
 class _Counter:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -34,7 +33,7 @@ FREE_MS = 1000.0
 @dataclass(frozen=True)
 class Mode:
     """drafters: those that may draft; with several the controller chooses one per request and
-    step. warm: the corpus is loaded first. draft_length: the largest D."""
+    step. warm: the corpus is loaded first."""
 
     name: str
     drafters: tuple[str, ...]
@@ -73,7 +72,7 @@ class Tally:
 
 @dataclass
 class Result:
-    """Of one run of one mode. drafting_s: CPU seconds of the drafters; step_s: of whole steps in
+    """Of one run of one mode. drafting_s: CPU seconds of the drafters; steps_s: of whole steps in
     the loop's own thread."""
 
     whole: Tally = field(default_factory=Tally)
@@ -160,10 +159,11 @@ class Run:
 
 def load(engine: Engine, corpus: Sequence[Sequence[int]]) -> None:
     """Give the corpus to the drafters that take one, and wait until it is indexed."""
-    sequences = [np.array(text, dtype=np.int32) for text in corpus]
+    lengths = np.array([len(text) for text in corpus], dtype=np.int64)
+    tokens = np.array([token for text in corpus for token in text], dtype=np.int32)
     for drafter in engine.drafting.drafters.values():
         if isinstance(drafter, CorpusHolder):
-            drafter.put_corpus("bench", sequences, first=True)
+            drafter.put_corpus("bench", tokens, lengths, first=True)
     while engine.upkeep():
         pass
 
@@ -172,7 +172,7 @@ def _timed(engine: Engine) -> list[Timed]:
     """Puts a clock around every drafter of the engine."""
     timed: list[Timed] = []
     for guarded in engine.drafting.guarded.values():
-        clock: Any = Timed(guarded.drafter)
+        clock = Timed(guarded.drafter)
         guarded.drafter = clock
         timed.append(clock)
     return timed

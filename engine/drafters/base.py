@@ -107,3 +107,18 @@ class Busy(Protocol):
     def work(self) -> bool:
         """Do some of it, for a few milliseconds at most. False when there is nothing to do."""
         ...
+
+
+class TextMemory(NamedTuple):
+    """truncated: texts that were taken in only in part or not at all, since the start."""
+
+    used_bytes: int
+    limit_bytes: int
+    truncated: int
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """A drafter that keeps texts in a memory with a limit."""
+
+    def text_memory(self) -> TextMemory: ...

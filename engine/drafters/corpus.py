@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -26,14 +25,17 @@ class CorpusState:
 class CorpusHolder(Protocol):
     """A drafter that takes corpora. Called from the engine's loop, between two steps."""
 
-    def put_corpus(self, name: str, sequences: Sequence[NDArray[np.int32]], first: bool) -> None:
-        """Queue sequences for indexing, which goes on in bounded slices. first: they replace what
-        the name held; otherwise they add to it. Ids are in the vocabulary. Raises ValueError: what
-        is wrong, and what to do."""
+    def put_corpus(
+        self, name: str, tokens: NDArray[np.int32], lengths: NDArray[np.int64], first: bool
+    ) -> None:
+        """Queue sequences for indexing, which goes on in bounded slices: their tokens one after
+        the other, and the length of each. first: they replace what the name held; otherwise they
+        add to it. Ids are in the vocabulary, and the arrays are the drafter's to keep. Raises
+        ValueError: what is wrong, and what to do."""
         ...
 
     def drop_corpus(self, name: str) -> None:
-        """Forget a corpus; an unknown name has none."""
+        """Forget a corpus, which may go on in bounded slices; an unknown name has none."""
         ...
 
     def corpora(self) -> dict[str, CorpusState]:

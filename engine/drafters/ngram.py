@@ -146,7 +146,8 @@ class NgramDrafter:
                 continue
             count = len(one.tokens)
             flags = ENDED * one.ended | UNSCORED * (one.prefilled or not one.scored)
-            guesses = len(one.targets) if texts.recycle else 0
+            told_all = texts.recycle and len(one.rejected) == len(one.targets)
+            guesses = len(one.targets) if told_all else 0
             words += (text.slot, place, count, one.drafted, one.accepted, flags, guesses)
             words += one.tokens
             if guesses:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from controller.contract import Offer, ShadowScore
 from engine.config import EngineConfig
 from engine.drafters import suffix_loops as loops
-from engine.drafters.base import Committed
+from engine.drafters.base import Committed, TextMemory
 from engine.drafters.corpus import CorpusState
 from engine.drafters.parameters import Parameter, Value
 from engine.drafters.shadow import DRAFT, Scores
@@ -20,6 +20,7 @@ from engine.drafters.suffix_answers import Answers
 from engine.drafters.suffix_corpora import Corpora
 from engine.drafters.suffix_forest import MAX_DRAFT, ForestStats, SuffixForest
 from engine.drafters.suffix_loops import ENDED, UNSCORED, Held, Rules
+from engine.drafters.suffix_memory import VISITS
 from engine.drafters.suffix_tail import tails as tails_of
 from engine.drafts import Draft
 
@@ -34,12 +35,22 @@ PARAMETERS = (
     Parameter("max_age_s", "int", 0, 10**8, 0, "Seconds after which answers are dropped; 0: never"),
 )
 
-PROMPT_BUDGET = 512
-"""Prompt tokens taken in per step, over all requests: about a millisecond."""
-CORPUS_BUDGET, IDLE_CORPUS_BUDGET = 128, 2048
-"""Corpus tokens indexed per step, and per call of `work`."""
-UPKEEP, IDLE_UPKEEP = 1000, 20_000
-"""Nodes freed per step, and per call of `work`."""
+# Budgets count suffixes moved (suffix_memory.VISITS) and nodes freed: each takes 0.2 to 0.5 µs.
+PROMPT_BUDGET = 2000
+"""For taking texts in, per step and over all requests. Ordinary text costs 5 a token, the same
+token again and again as much as the tree is deep."""
+UPKEEP, IDLE_UPKEEP = 1000, 6000
+"""For freeing, evicting, fading and corpora together: per step, where as much is added as the step
+put in, so that memory cannot fill faster than it is freed, and per call of `work`."""
+COMMIT_BUDGET = 16_000
+"""For taking in what a step commits, some milliseconds, which only text that repeats itself in all
+requests of a large batch reaches. What is beyond it is taken in like a prompt."""
+_MOST_UPKEEP = 8000
+"""Added to a step's upkeep at most."""
+_PRICE = 16
+"""Of a request whose text is taken in, however short."""
+_LONGEST_PART = 1024
+"""Tokens of a text that are looked at together."""
 _FEWEST_SLOTS = 8
 
 
@@ -81,6 +92,7 @@ class SuffixDrafter:
         self._answers.max_age_s = config.suffix_max_age_s
         self._corpora = Corpora(self._forest)
         self._budget = PROMPT_BUDGET
+        self._unopened = 0
         self._free: list[int] = []
         self._slots = np.zeros((0, loops.WORDS), dtype=np.int64)
         self._shadows = np.zeros((0, DRAFT + self._max), dtype=np.int64)
@@ -153,7 +165,7 @@ class SuffixDrafter:
         return tails
 
     def commit(self, commits: Sequence[Committed]) -> list[tuple[ShadowScore, ...]]:
-        self._budget = PROMPT_BUDGET
+        self._budget, before = PROMPT_BUDGET, self._visits
         try:
             scores = self._commit(commits)
         except Exception:
@@ -161,9 +173,9 @@ class SuffixDrafter:
                 if (state := self._states.get(one.request.id)) is not None:
                     self._again(state)
             raise
-        for state in sorted(self._pending.values(), key=_missing):
-            self._take_in(state)
-        self._keep_up(UPKEEP, CORPUS_BUDGET)
+        self._take_turns()
+        added = min(self._visits - before, _MOST_UPKEEP)
+        self._keep_up(UPKEEP + added, UPKEEP // 2)
         return scores
 
     def forget(self, request: int) -> None:
@@ -178,7 +190,7 @@ class SuffixDrafter:
     def work(self) -> bool:
         """Index, free and evict while nothing else is to be done, for a few milliseconds. False
         when there is nothing left."""
-        return self._keep_up(IDLE_UPKEEP, IDLE_CORPUS_BUDGET)
+        return self._keep_up(IDLE_UPKEEP, IDLE_UPKEEP // 2)
 
     # --- operators ----------------------------------------------------------------------------
 
@@ -191,8 +203,10 @@ class SuffixDrafter:
         self._answers.half_life_s = int(self._values["half_life_s"])
         self._answers.max_age_s = int(self._values["max_age_s"])
 
-    def put_corpus(self, name: str, sequences: Sequence[NDArray[np.int32]], first: bool) -> None:
-        self._corpora.put(name, sequences, first)
+    def put_corpus(
+        self, name: str, tokens: NDArray[np.int32], lengths: NDArray[np.int64], first: bool
+    ) -> None:
+        self._corpora.put(name, tokens, lengths, first)
 
     def drop_corpus(self, name: str) -> None:
         self._corpora.drop(name)
@@ -203,6 +217,10 @@ class SuffixDrafter:
     @property
     def memory(self) -> ForestStats:
         return self._forest.stats()
+
+    def text_memory(self) -> TextMemory:
+        stats = self._forest.stats()
+        return TextMemory(stats.bytes, stats.limit_bytes, stats.truncations + self._unopened)
 
     # --- one step -----------------------------------------------------------------------------
 
@@ -228,6 +246,7 @@ class SuffixDrafter:
     def _commit(self, commits: Sequence[Committed]) -> list[tuple[ShadowScore, ...]]:
         scores: list[tuple[ShadowScore, ...]] = [()] * len(commits)
         words: list[int] = []
+        told: list[tuple[_State, int, int]] = []
         for place, one in enumerate(commits):
             request = one.request.id
             state = self._states.get(request)
@@ -238,16 +257,24 @@ class SuffixDrafter:
                 continue
             count = len(one.tokens)
             flags = ENDED * one.ended | UNSCORED * (one.prefilled or not one.scored)
+            told.append((state, len(words), count))
             words += (state.slot, place, count, one.drafted, one.accepted, flags)
             words += one.tokens
             state.length += count
         if not words:
             return scores
         settled, owners = np.empty((2, len(words)), dtype=np.int64)
+        array, before = np.array(words, dtype=np.int64), self._visits
         count = loops.commit(
-            self._forest.memory, self._slots, self._shadows, np.array(words, dtype=np.int64),
-            self._rules(), self._ends, self._held, settled, owners,
+            self._forest.memory, self._slots, self._shadows, array, self._rules(), self._ends,
+            self._held, settled, owners, COMMIT_BUDGET,
         )  # fmt: skip
+        if self._visits - before >= COMMIT_BUDGET:
+            for state, at, wanted in told:
+                missing = wanted - int(array[at + loops.TAKEN])
+                if missing:
+                    state.length -= missing
+                    self._pending[state.request.id] = state
         score = self._scores.score
         for owner, packed in zip(owners[:count].tolist(), settled[:count].tolist(), strict=True):
             scores[owner] += (score(packed),)
@@ -278,8 +305,9 @@ class SuffixDrafter:
         if state.tree:
             expected = len(request.tokens) + 1
             slot[loops.TEXT] = forest.open_sequence(state.tree, expected=expected)
-        slot[loops.GLOBAL] = tree = self._answers.tree(request.tenant)
+        slot[loops.GLOBAL] = tree = self._answers.tree(request.tenant, request.cache_salt)
         slot[loops.RESPONSE] = self._answers.open(tree)
+        self._unopened += bool(slot[loops.TEXT] == 0 or (tree and slot[loops.RESPONSE] == 0))
 
     def _again(self, state: _State) -> None:
         """Take its text in from the beginning."""
@@ -288,26 +316,46 @@ class SuffixDrafter:
         self._pending[state.request.id] = state
         self._open(state)
 
+    def _take_turns(self) -> None:
+        """Take in texts that wait: half of the budget is for the one that waits longest, so that
+        none waits for ever, and the rest for those that miss fewest tokens."""
+        if self._pending:
+            whole, self._budget = self._budget, self._budget // 2
+            self._take_in(next(iter(self._pending.values())))
+            self._budget += whole - whole // 2
+        for state in sorted(self._pending.values(), key=_missing):
+            if self._budget <= 0:
+                return
+            self._take_in(state)
+
     def _take_in(self, state: _State) -> None:
         """Take in what the budget allows of a text that is not there yet."""
-        request = state.request
-        count = min(len(request.tokens) - state.length, self._budget)
-        part = np.array(request.tokens[state.length : state.length + count], dtype=np.int64)
-        prompt = request.prompt_length - state.length
-        loops.take_in(self._forest.memory, self._slots, state.slot, part, prompt)
-        state.length += count
-        self._budget -= count
+        request, before = state.request, self._visits
+        if self._budget <= 0:
+            return
+        part = request.tokens[state.length : state.length + _LONGEST_PART]
+        state.length += loops.take_in(
+            self._forest.memory, self._slots, state.slot, np.array(part, dtype=np.int64),
+            request.prompt_length - state.length, self._budget,
+        )  # fmt: skip
+        self._budget -= self._visits - before + _PRICE
         if state.length == len(request.tokens):
             del self._pending[request.id]
 
-    def _keep_up(self, nodes: int, tokens: int) -> bool:
-        """Free and evict about so many nodes and index so many corpus tokens. False when there
-        was nothing to do."""
-        busy = self._answers.keep_up(nodes)
-        if self._corpora.waiting:
-            self._corpora.index(tokens)
-            busy = True
-        return busy
+    @property
+    def _visits(self) -> int:
+        return int(self._forest.memory.state[VISITS])
+
+    def _keep_up(self, budget: int, share: int) -> bool:
+        """Free, evict, fade and index, at this cost in all, of which `share` is for corpora that
+        wait, and what the others leave. False when there was nothing to do."""
+        waiting = self._corpora.waiting
+        if waiting:
+            budget -= share
+        left = self._answers.keep_up(budget)
+        if waiting:
+            self._corpora.keep_up(share + left)
+        return waiting or left == 0
 
 
 def _missing(state: _State) -> int:

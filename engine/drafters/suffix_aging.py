@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import int64
+from numba import boolean, int64
 
 from engine.drafters.suffix_memory import (
+    CROWDED,
     FADE_NEXT,
     FADED_TO,
     FADING,
@@ -15,6 +16,7 @@ from engine.drafters.suffix_memory import (
     compiled,
 )
 from engine.drafters.suffix_nodes import (
+    COUNT,
     DEAD,
     KIND,
     LIVE,
@@ -32,13 +34,15 @@ from engine.drafters.suffix_removal import (
 
 NEVER = -(2**31)
 """As older_than: nothing is old."""
+CALM_COUNT = 5 << 28
+"""Counts that eviction brings a crowded tree down to."""
 
 
 @compiled(int64, int64, int64, int64, int64)
 def fade(memory: Any, now: int, half_life: int, fresh: int, budget: int) -> int:
     """Halve the weight of sequences of global trees that are not live once for every half-life
-    since they were opened, from `fresh`, never below 1. Returns the budget that is left; 0 when
-    there is more to do."""
+    since they were opened, from `fresh`, never below 1. Returns the budget that is left, 1 at
+    least at the end of a round: 0 means call again."""
     blocks, state = memory.blocks, memory.state
     if state[FADING] == 0 and state[FADE_NEXT] == 0:
         state[FADE_NEXT] = state[OLDEST]
@@ -61,16 +65,26 @@ def fade(memory: Any, now: int, half_life: int, fresh: int, budget: int) -> int:
     return max(budget, 1 if finished else 0)
 
 
+@compiled(boolean)
+def _crowded(memory: Any) -> bool:
+    """Whether a tree has still to lose counts."""
+    tree = memory.state[CROWDED]
+    if tree and memory.blocks[tree, COUNT] <= CALM_COUNT:
+        memory.state[CROWDED] = 0
+    return memory.state[CROWDED] != 0
+
+
 @compiled(int64, int64, int64, int64)
 def evict(memory: Any, older_than: int, to_units: int, budget: int) -> int:
     """Remove the oldest sequences of global trees that are no longer live, those opened before
-    `older_than` and then further ones while more than `to_units` are in use. Returns the budget
-    that is left: 0 means call again."""
+    `older_than` and then further ones while more than `to_units` are in use or a tree is crowded.
+    Returns the budget that is left: 0 means call again."""
     blocks, state = memory.blocks, memory.state
     budget = sweep(memory, budget)
     sequence = state[OLDEST]
     while budget > 0 and sequence:
-        if blocks[sequence, OPENED] >= older_than and state[USED] <= to_units:
+        old = blocks[sequence, OPENED] < older_than
+        if not old and state[USED] <= to_units and not _crowded(memory):
             break
         newer = blocks[sequence, NEWER]
         if blocks[sequence, STATE_OF] != LIVE:

@@ -8,11 +8,11 @@ import numpy as np
 from numba import boolean, float32, float64, int32, int64, void
 
 from engine.drafters.suffix_handles import open_sequence, sequence_of, tree_of
-from engine.drafters.suffix_match import draft
+from engine.drafters.suffix_match import draft, find, searchable
 from engine.drafters.suffix_memory import compiled
-from engine.drafters.suffix_nodes import LIVE, STATE_OF
+from engine.drafters.suffix_nodes import COUNT, LIVE, STATE_OF
 from engine.drafters.suffix_removal import drop_tree, remove
-from engine.drafters.suffix_tree import append, close, count_of
+from engine.drafters.suffix_tree import append, close
 
 CLOSE, REMOVE, DROP = 0, 1, 2
 
@@ -93,5 +93,7 @@ def end(memory: Any, handle: int, how: int) -> bool:
 
 @compiled(int64, int64, int64[::1])
 def occurrences(memory: Any, tree: int, tokens: Any) -> int:
+    """Occurrences of a string of at most the depth limit in a tree, by weight."""
     root = tree_of(memory, tree)
-    return count_of(memory, root, tokens) if root else 0
+    node = find(memory, root, searchable(memory, tokens), 0, len(tokens)) if root else 0
+    return memory.blocks[node, COUNT] if node else 0

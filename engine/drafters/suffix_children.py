@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import int64, njit, void
+from numba import int64, void
 
 from engine.drafters.suffix_memory import (
     DEPTH_LIMIT,
     LIMIT,
     USED,
+    cached,
     compiled,
     give,
     take,
@@ -37,7 +38,7 @@ _LIST = 4
 _SHRINK = 2
 
 
-@njit(int64(int64, int64), cache=True, nogil=True)
+@cached(int64(int64, int64))
 def _home(token: int, order: int) -> int:
     return ((token * 2654435769) & 0xFFFFFFFF) >> (29 - order)
 

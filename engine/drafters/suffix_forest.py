@@ -16,8 +16,11 @@ from engine.drafters.suffix_aging import NEVER, evict, fade
 from engine.drafters.suffix_handles import open_tree
 from engine.drafters.suffix_match import NONE
 from engine.drafters.suffix_memory import (
+    COUNTED_OUT,
+    CROWDED,
     DEPTH_LIMIT,
     DROPS,
+    FULL,
     LIMIT,
     MAX_DEPTH,
     NODES,
@@ -25,8 +28,8 @@ from engine.drafters.suffix_memory import (
     SEQUENCES,
     TOKENS,
     TREES,
-    TRUNCATIONS,
     UNIT_BYTES,
+    UNKNOWN_ID,
     VOCABULARY,
     Arena,
     Memory,
@@ -43,7 +46,8 @@ ORIGINS: tuple[Literal["none", "prompt", "output", "global", "corpus"], ...] = (
 MIN_BYTES, MAX_BYTES = 1 << 16, 1 << 36
 MAX_DRAFT = 255
 MAX_FACTOR = 64.0
-MAX_WEIGHT = 1 << 10
+MAX_WEIGHT = 1 << 6
+"""All texts of a tree together count less than 2^31: 33 million tokens of this weight."""
 BUDGET = 8_000
 """Nodes of removal that take about 2 ms."""
 
@@ -67,8 +71,10 @@ class Drafts(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ForestStats:
     """bytes: in use. touched_bytes: what the process has of them at most. limit_bytes: of both.
-    truncations: sequences that were cut short by a full forest or an id outside the vocabulary,
-    since the start. pending: something removed or dropped waits for `sweep`."""
+    truncated_full, truncated_id, truncated_count: sequences that were cut short since the start, by
+    a full forest, an id outside the vocabulary, or counts of their tree that reached 2^31.
+    pending: something removed or dropped waits for `sweep`. crowded: counts of a global tree come
+    near 2^31; `evict` makes room."""
 
     bytes: int
     touched_bytes: int
@@ -77,8 +83,16 @@ class ForestStats:
     sequences: int
     nodes: int
     tokens: int
-    truncations: int
+    truncated_full: int
+    truncated_id: int
+    truncated_count: int
     pending: bool
+    crowded: bool
+
+    @property
+    def truncations(self) -> int:
+        """Sequences cut short, whatever the reason."""
+        return self.truncated_full + self.truncated_id + self.truncated_count
 
 
 class SuffixForest:
@@ -120,7 +134,7 @@ class SuffixForest:
     def open_sequence(self, tree: int, now: int = 0, expected: int = 0, weight: int = 1) -> int:
         """Handle of an empty live sequence, 0 when the forest is full. now: the caller's clock in
         whole seconds, for eviction by age. expected: tokens to make room for at first. weight:
-        what one of its occurrences counts, 1 to 1024. Raises KeyError for an unknown tree."""
+        what one of its occurrences counts, 1 to 64. Raises KeyError for an unknown tree."""
         _bound("now", now, -(2**31) + 1, 2**31 - 1)
         _bound("expected", expected, 0, 2**31 - 1)
         _bound("weight", weight, 1, MAX_WEIGHT)
@@ -131,8 +145,8 @@ class SuffixForest:
 
     def extend(self, sequences: ArrayLike, tokens: ArrayLike, offsets: ArrayLike) -> NDArray[Any]:
         """Append tokens[offsets[i]:offsets[i + 1]] to sequences[i], in this order. Returns int64
-        [n], how many each took. One that takes fewer is truncated for good (the forest is full
-        or the next id is outside the vocabulary) or is not live; nothing is raised for it."""
+        [n], how many each took. One that takes fewer is truncated for good (`ForestStats` tells
+        why) or is not live; nothing is raised for it."""
         handles = np.ascontiguousarray(sequences, np.int64)
         ids = np.ascontiguousarray(tokens, np.int64)
         bounds = np.ascontiguousarray(offsets, np.int64)
@@ -195,36 +209,38 @@ class SuffixForest:
 
     # Upkeep
 
-    def sweep(self, budget: int = BUDGET) -> bool:
-        """Go on freeing what was removed or dropped, about `budget` nodes of it. True when
-        nothing is left to do."""
+    # Each returns what is left of its budget, for the next one: 0 means call again. A call costs
+    # its budget, in nodes, and at most one suffix of `depth` nodes more.
+
+    def sweep(self, budget: int = BUDGET) -> int:
+        """Go on freeing what was removed or dropped."""
         _bound("budget", budget, 1, 2**31 - 1)
-        done = sweep(self.memory, budget) > 0
+        left = sweep(self.memory, budget)
         self._arena.give_back()
-        return done
+        return left
 
     def evict(
         self, older_than: int | None = None, to_bytes: int | None = None, budget: int = BUDGET
-    ) -> bool:
-        """Remove sequences of global trees that are not live, the oldest first: those opened
-        before `older_than` (seconds), and then more until at most `to_bytes` are in use. About
-        `budget` nodes per call; True when there is nothing more to do."""
+    ) -> int:
+        """`sweep`, then remove sequences of global trees that are not live, the oldest first:
+        those opened before `older_than` (seconds), and then more until at most `to_bytes` are in
+        use and no tree is crowded."""
         _bound("budget", budget, 1, 2**31 - 1)
         units = MAX_BYTES if to_bytes is None else max(to_bytes, 0) // UNIT_BYTES + 1
         age = NEVER if older_than is None else older_than
-        done = evict(self.memory, age, units, budget) > 0
+        left = evict(self.memory, age, units, budget)
         self._arena.give_back()
-        return done
+        return left
 
-    def fade(self, now: int, half_life: int, fresh: int, budget: int = BUDGET) -> bool:
+    def fade(self, now: int, half_life: int, fresh: int, budget: int = BUDGET) -> int:
         """Let old counts decay: a sequence of a global tree that was opened with weight `fresh`
-        (a power of two, 1 to 1024) and is not live counts half as much after each half-life
+        (a power of two, 1 to 64) and is not live counts half as much after each half-life
         (seconds), down to 1, until it is evicted. Counts stay exact sums of whole weights, so
-        nothing is ever rescaled. About `budget` nodes per call; True when all is up to date."""
+        nothing is ever rescaled."""
         _bound("half_life", half_life, 1, 2**31 - 1)
         _bound("fresh", fresh, 1, MAX_WEIGHT)
         _bound("budget", budget, 1, 2**31 - 1)
-        return fade(self.memory, now, half_life, fresh, budget) > 0
+        return fade(self.memory, now, half_life, fresh, budget)
 
     def count(self, tree: int, tokens: Sequence[int]) -> int:
         """Occurrences of a string of at most `depth` tokens in a tree, by weight; 0 for an
@@ -243,8 +259,11 @@ class SuffixForest:
             sequences=int(state[SEQUENCES]),
             nodes=int(state[NODES]),
             tokens=int(state[TOKENS]),
-            truncations=int(state[TRUNCATIONS]),
+            truncated_full=int(state[FULL]),
+            truncated_id=int(state[UNKNOWN_ID]),
+            truncated_count=int(state[COUNTED_OUT]),
             pending=bool(state[REMOVALS] or state[DROPS]),
+            crowded=bool(state[CROWDED]),
         )
 
     def _grow(self, batch: int) -> None:

@@ -53,7 +53,7 @@ from engine.drafters.suffix_tree import (
 def _born(memory: Any, block: int) -> int:
     state = memory.state
     state[GENERATION] = state[GENERATION] % (2**31 - 1) + 1
-    memory.blocks[block, BORN] = state[GENERATION]
+    memory.blocks[block, BORN] = -state[GENERATION]
     return state[GENERATION] << 32 | block
 
 
@@ -119,7 +119,7 @@ def _block_of(memory: Any, handle: int) -> int:
     block = handle & 0xFFFFFFFF
     if handle <= 0 or block == 0 or block >= memory.state[FRONTIER]:
         return 0
-    return block if memory.blocks[block, BORN] == handle >> 32 else 0
+    return block if memory.blocks[block, BORN] == -(handle >> 32) else 0
 
 
 @compiled(int64, int64)

@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import float32, float64, int32, int64, types, void
+from numba import float32, float64, int32, int64, njit, types, void
 from numpy.typing import NDArray
 
 from engine.drafters.shadow import DRAFT, begin, due, interrupt, lived, packed_features, take
 from engine.drafters.suffix_handles import sequence_of, tree_of
 from engine.drafters.suffix_match import draft
-from engine.drafters.suffix_memory import compiled
+from engine.drafters.suffix_memory import VISITS, compiled
 from engine.drafters.suffix_nodes import LIVE, STATE_OF
 from engine.drafters.suffix_tree import append
 
@@ -28,6 +28,8 @@ ENDED, UNSCORED = 1, 2
 HEAD = 6
 """int64 words before the tokens of a commit: slot, its place in the results, how many tokens,
 drafted, accepted, flags."""
+TAKEN = 2
+"""Word of the HEAD with the number of tokens."""
 
 
 class Held(NamedTuple):
@@ -107,11 +109,15 @@ def _append(memory: Any, slots: Any, slot: int, token: int) -> None:
         append(memory, response, token)
 
 
-@compiled(void, _ROWS, int64, _LIST, int64)
-def take_in(memory: Any, slots: Any, slot: int, tokens: Any, prompt: int) -> None:
+@compiled(int64, _ROWS, int64, _LIST, int64, int64)
+def take_in(memory: Any, slots: Any, slot: int, tokens: Any, prompt: int, budget: int) -> int:
     """Take tokens in unscored, of which the first `prompt` belong to the prompt: answers alone go
-    to the global tree."""
+    to the global tree. Returns how many, before their cost (see suffix_memory.VISITS) goes beyond
+    the budget by more than one token's."""
+    end = memory.state[VISITS] + budget
     for i in range(len(tokens)):
+        if memory.state[VISITS] >= end:
+            return i
         if i < prompt:
             slots[slot, FRESH] = 0
             text = sequence_of(memory, slots[slot, TEXT])
@@ -119,6 +125,7 @@ def take_in(memory: Any, slots: Any, slot: int, tokens: Any, prompt: int) -> Non
                 append(memory, text, tokens[i])
         else:
             _append(memory, slots, slot, tokens[i])
+    return len(tokens)
 
 
 @compiled(void, _ROWS, _ROWS, int64, RULES, _LIST, _HELD)
@@ -138,39 +145,67 @@ def _shadow(
         begin(shadow, facts[0], facts[1], facts[2])
 
 
-@compiled(int64, _ROWS, _ROWS, _LIST, RULES, _LIST, _HELD, _LIST, _LIST)
+@njit
+def _scored(head: Any) -> bool:
+    """Whether the tokens of a commit are scored in the shadow."""
+    return head[3] == 0 and head[5] & UNSCORED == 0
+
+
+@njit
+def _note(score: int, owner: int, scores: Any, owners: Any, settled: int) -> int:
+    """Put a score that is not 0 where the next one goes. Returns how many there are."""
+    if score == 0:
+        return settled
+    scores[settled], owners[settled] = score, owner
+    return settled + 1
+
+
+@compiled(int64, _ROWS, _ROWS, _LIST, RULES, _LIST, _HELD, _LIST, _LIST, int64)
 def commit(
     memory: Any, slots: Any, shadows: Any, words: Any, rules: Any, ends: Any, held: Any,
-    scores: Any, owners: Any,
+    scores: Any, owners: Any, budget: int,
 ) -> int:  # fmt: skip
-    """Take in commits: HEAD words and tokens each. Packed scores and the place of their commit go
-    to scores and owners; returns how many."""
-    at = settled = 0
+    """Take in commits: HEAD words and tokens each, of one request at most once. Packed scores and
+    the place of their commit go to scores and owners; returns how many.
+
+    The requests go on side by side, token by token: all drafts of a round are made before any of
+    its tokens is in a tree. So none is scored on what another committed in the same step at the
+    same place or later, and each still sees its own tokens before.
+
+    Once they have cost the budget (see suffix_memory.VISITS) no more tokens are taken in, and in
+    the HEAD is how many were."""
+    end = memory.state[VISITS] + budget
+    starts = np.empty(len(words), np.int64)
+    number = at = settled = rounds = 0
     while at < len(words):
-        slot, owner, count = words[at], words[at + 1], words[at + 2]
-        drafted, accepted, flags = words[at + 3], words[at + 4], words[at + 5]
-        shadow = shadows[slot]
-        at += HEAD
-        scored = drafted == 0 and flags & UNSCORED == 0
-        if not scored:
-            score = interrupt(shadow)
-            if score:
-                scores[settled], owners[settled] = score, owner
-                settled += 1
-        if drafted:
-            lived(shadow, accepted)
-        for i in range(at, at + count):
-            if scored:
-                _shadow(memory, slots, shadows, slot, rules, ends, held)
-                score = take(shadow, words[i])
-                if score:
-                    scores[settled], owners[settled] = score, owner
-                    settled += 1
-            _append(memory, slots, slot, words[i])
-        at += count
-        if flags & ENDED:
-            score = interrupt(shadow)
-            if score:
-                scores[settled], owners[settled] = score, owner
-                settled += 1
+        starts[number] = at
+        number += 1
+        rounds = max(rounds, words[at + 2])
+        at += HEAD + words[at + 2]
+    for i in range(number):
+        head = words[starts[i] :]
+        if not _scored(head):
+            settled = _note(interrupt(shadows[head[0]]), head[1], scores, owners, settled)
+        if head[3]:
+            lived(shadows[head[0]], head[4])
+    for k in range(rounds):
+        for i in range(number):
+            head = words[starts[i] :]
+            if k < head[2] and _scored(head):
+                _shadow(memory, slots, shadows, head[0], rules, ends, held)
+                score = take(shadows[head[0]], head[HEAD + k])
+                settled = _note(score, head[1], scores, owners, settled)
+        for i in range(number):
+            head = words[starts[i] :]
+            if k >= head[2]:
+                continue
+            if memory.state[VISITS] < end:
+                _append(memory, slots, head[0], head[HEAD + k])
+            else:
+                settled = _note(interrupt(shadows[head[0]]), head[1], scores, owners, settled)
+                head[2] = k
+    for i in range(number):
+        head = words[starts[i] :]
+        if head[5] & ENDED:
+            settled = _note(interrupt(shadows[head[0]]), head[1], scores, owners, settled)
     return settled

@@ -11,7 +11,7 @@ from engine.drafters.suffix_children import (
     best_child,
     child_by,
 )
-from engine.drafters.suffix_memory import DEPTH_LIMIT, SCRATCH, compiled
+from engine.drafters.suffix_memory import DEPTH_LIMIT, SCRATCH, VOCABULARY, compiled
 from engine.drafters.suffix_nodes import (
     CORPUS,
     COUNT,
@@ -34,22 +34,31 @@ TIE = 1e-9
 NONE, FROM_PROMPT, FROM_OUTPUT, FROM_GLOBAL, FROM_CORPUS = 0, 1, 2, 3, 4
 
 
-@compiled(int64, int64, int64, int64)
-def _find(memory: Any, root: int, begin: int, length: int) -> int:
-    """The node on whose edge the path of words[begin:begin + length] ends, or 0."""
+@compiled(int64, int64, int32[::1], int64, int64)
+def find(memory: Any, root: int, tokens: Any, begin: int, length: int) -> int:
+    """The node on whose edge the path of tokens[begin:begin + length] ends, or 0."""
     words = memory.words
     node, at = root, 0
     while at < length:
-        node = child_by(memory, node, words[begin + at])
+        node = child_by(memory, node, tokens[begin + at])
         if node == 0:
             return 0
         stop, label = min(end_of(memory, node), length), label_start(memory, node)
         at += 1
         while at < stop:
-            if words[label + at] != words[begin + at]:
+            if words[label + at] != tokens[begin + at]:
                 return 0
             at += 1
     return node
+
+
+@compiled(int32[::1], int64[::1])
+def searchable(memory: Any, tokens: Any) -> Any:
+    """Tokens for `find`; -1, which no text has, for ids outside the vocabulary."""
+    found = np.empty(len(tokens), np.int32)
+    for i in range(len(tokens)):
+        found[i] = tokens[i] if 0 <= tokens[i] < memory.state[VOCABULARY] else -1
+    return found
 
 
 @compiled(int64, int64, int64)
@@ -72,7 +81,7 @@ def find_matches(memory: Any, source: int, text: int) -> int:
         root = blocks[source, ROOT]
     base = blocks[text, TEXT] << 4
     while found < most:
-        node = _find(memory, root, base + length - found - 1, found + 1)
+        node = find(memory, root, words, base + length - found - 1, found + 1)
         if node == 0:
             break
         state[SCRATCH + found] = node

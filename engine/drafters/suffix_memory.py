@@ -7,6 +7,7 @@ functions take the memory as their first argument and never allocate anywhere el
 from __future__ import annotations
 
 import mmap
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,12 +23,20 @@ ORDERS = 28
 FREE = 0
 FRONTIER, LIMIT, USED = 32, 33, 34
 DEPTH_LIMIT, VOCABULARY = 35, 36
-NODES, TOKENS, SEQUENCES, TREES, TRUNCATIONS = 37, 38, 39, 40, 41
+NODES, TOKENS, SEQUENCES, TREES = 37, 38, 39, 40
 GENERATION = 42
 OLDEST, NEWEST = 43, 44
 REMOVALS, LAST_REMOVAL = 45, 46
 DROPS, DROPPING = 47, 48
 FADE_NEXT, FADING, FADED_TO = 49, 50, 51
+VISITS = 52
+"""Suffixes moved by `append` since the start: the cost of growing, which only goes up."""
+FULL, UNKNOWN_ID, COUNTED_OUT = 53, 54, 55
+"""Sequences cut short, by the reason: memory, the vocabulary, counts that near 2^31."""
+CROWDED = 56
+"""A global tree whose counts near 2^31, or 0."""
+TOUCHED = 57
+"""Units that the system may have given pages for: the highest FRONTIER since they went back."""
 SCRATCH = 64
 
 MAX_DEPTH = 256
@@ -39,6 +48,8 @@ MARK, NEXT_FREE, PREVIOUS_FREE = 0, 1, 2
 _GIVE_BACK = 8 << 20
 """Bytes given back to the system per call at most: it takes about 0.1 ms per MiB."""
 _KEEP = 1 << 20
+_NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
+"""MAP_NORESERVE, which Python has no name for: a range may be larger than memory."""
 
 
 class Memory(NamedTuple):
@@ -49,9 +60,22 @@ class Memory(NamedTuple):
     state: NDArray[np.int64]
 
 
+def cached(signature: Any) -> Any:
+    """Decorator: compile a function for this signature alone, and keep the result on disk where
+    there is a folder for it."""
+
+    def compile_it(function: Any) -> Any:
+        try:
+            return njit(signature, cache=True, nogil=True)(function)
+        except RuntimeError:  # numba finds no folder to keep it in
+            return njit(signature, nogil=True)(function)
+
+    return compile_it
+
+
 def compiled(returns: Any, *arguments: Any) -> Any:
-    """Decorator: compile a function of (memory, *arguments) for these types alone."""
-    return njit(returns(MEMORY, *arguments), cache=True, nogil=True)
+    """`cached` for a function of (memory, *arguments)."""
+    return cached(returns(MEMORY, *arguments))
 
 
 MEMORY = types.NamedTuple([int32[:, ::1], int32[::1], int64[::1]], Memory)
@@ -62,14 +86,15 @@ class Arena:
 
     def __init__(self, limit_bytes: int) -> None:
         units = limit_bytes // UNIT_BYTES
-        self._range = mmap.mmap(-1, units * UNIT_BYTES)
+        # Private: pages of a shared range would stay taken after MADV_DONTNEED.
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+        self._range = mmap.mmap(-1, units * UNIT_BYTES, flags)
         self._advise("MADV_HUGEPAGE", 0, len(self._range) // mmap.PAGESIZE * mmap.PAGESIZE)
         words = np.frombuffer(self._range, np.int32)
         state = np.zeros(STATE, np.int64)
-        state[FRONTIER] = state[USED] = 1  # unit 0 is taken: 0 means none
+        state[FRONTIER] = state[TOUCHED] = state[USED] = 1  # unit 0 is taken: 0 means none
         state[LIMIT] = units
         self.memory = Memory(words.reshape(units, UNIT), words, state)
-        self._touched = 0
 
     @property
     def used_bytes(self) -> int:
@@ -77,10 +102,8 @@ class Arena:
 
     @property
     def touched_bytes(self) -> int:
-        """Upper bound of what the system has given."""
-        frontier = int(self.memory.state[FRONTIER]) * UNIT_BYTES
-        self._touched = max(self._touched, frontier)
-        return self._touched
+        """What the system has given at most, to within a huge page."""
+        return int(self.memory.state[TOUCHED]) * UNIT_BYTES
 
     def give_back(self) -> None:
         """Return memory behind the last block in use to the system, a part per call."""
@@ -95,7 +118,7 @@ class Arena:
         if begin < touched:
             end = min(-(-touched // page) * page, len(self._range))
             self._advise("MADV_DONTNEED", begin, end - begin)
-            self._touched = begin
+            state[TOUCHED] = begin // UNIT_BYTES
 
     def _advise(self, advice: str, begin: int, size: int) -> None:
         option = getattr(mmap, advice, None)  # the system may not know it
@@ -171,12 +194,20 @@ def take(memory: Any, order: int) -> int:
         if block + size > state[LIMIT]:
             return 0
         state[FRONTIER] = block + size
+        state[TOUCHED] = max(state[TOUCHED], block + size)
+        blocks[block, MARK] = 0  # what an earlier block left there must not pass as free
+        first, first_part = gap, -1
         while gap < block:
             part = 0
             while gap & (1 << part) == 0:
                 part += 1
-            _join(memory, gap, part)
+            if first_part < 0:
+                first_part = part
+            else:
+                _link(memory, gap, part)
             gap += 1 << part
+        if first_part >= 0:  # the only piece with a buddy below, once all the others are marked
+            _join(memory, first, first_part)
     state[USED] += size
     blocks[block, MARK] = 0
     return block

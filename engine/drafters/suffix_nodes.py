@@ -47,7 +47,8 @@ STALE = -1
 
 # Words of a root that mean something else there.
 BORN = 1
-"""Generation, of trees and sequences: a handle that was freed is not mistaken for a new one."""
+"""Minus the generation of a tree or sequence, 0 once it is freed: a handle that was freed is not
+mistaken for a new one, nor for what a text has there, which is never negative."""
 FIRST_SEQUENCE, PROMPT = 3, 4
 NEXT_DROP = 9
 
@@ -92,7 +93,7 @@ def free_sequence(memory: Any, sequence: int) -> None:
     state[TOKENS] -= blocks[sequence, LENGTH]
     state[SEQUENCES] -= 1
     give(memory, blocks[sequence, TEXT], blocks[sequence, TEXT_ORDER])
-    blocks[sequence, BORN] = 0  # the words may later lie inside a larger block
+    blocks[sequence, BORN] = 0
     give(memory, sequence, 0)
 
 

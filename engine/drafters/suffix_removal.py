@@ -13,6 +13,7 @@ from engine.drafters.suffix_children import (
     remove_child,
 )
 from engine.drafters.suffix_memory import (
+    CROWDED,
     DEPTH_LIMIT,
     DROPPING,
     DROPS,
@@ -28,6 +29,7 @@ from engine.drafters.suffix_memory import (
     compiled,
 )
 from engine.drafters.suffix_nodes import (
+    BORN,
     CHILD,
     CLOSED,
     COUNT,
@@ -67,6 +69,8 @@ def drop_tree(memory: Any, root: int) -> None:
     """Take a tree out of use; `sweep` frees it."""
     blocks, state = memory.blocks, memory.state
     blocks[root, KIND] = DEAD
+    if state[CROWDED] == root:
+        state[CROWDED] = 0
     first = state[DROPS]
     if first:  # which may be half freed
         blocks[root, NEXT_DROP] = blocks[first, NEXT_DROP]
@@ -165,14 +169,12 @@ def fade_part(memory: Any, budget: int) -> int:
 
 @compiled(void, int64)
 def remove(memory: Any, sequence: int) -> None:
-    """Take a sequence out of use; `sweep` takes its suffixes out of the tree."""
+    """Take a sequence out of use; `sweep` takes its suffixes out of the tree, once it has faded to
+    the end if it is just fading."""
     blocks, state = memory.blocks, memory.state
     if blocks[sequence, STATE_OF] == LIVE:
         close(memory, sequence)
-    if state[FADING] == sequence:
-        fade_part(memory, 2**31)
     blocks[sequence, STATE_OF] = REMOVING
-    blocks[sequence, CURSOR] = 0
     _forget_age(memory, sequence)
     last = state[LAST_REMOVAL]
     if last:
@@ -185,6 +187,10 @@ def remove(memory: Any, sequence: int) -> None:
 @compiled(int64, int64, int64)
 def _remove_part(memory: Any, sequence: int, budget: int) -> int:
     blocks, state = memory.blocks, memory.state
+    if state[FADING] == sequence:
+        budget = fade_part(memory, budget)
+        if state[FADING] == sequence:
+            return budget
     while budget > 0 and blocks[blocks[sequence, ROOT], KIND] != DEAD:
         start = blocks[sequence, CURSOR]
         if start == blocks[sequence, LENGTH]:
@@ -236,14 +242,15 @@ def _drop_part(memory: Any, root: int, budget: int) -> int:
         state[DROPPING] = 0
         state[DROPS] = blocks[root, NEXT_DROP]
         state[TREES] -= 1
+        blocks[root, BORN] = 0
         free_node(memory, root)
     return budget
 
 
 @compiled(int64, int64)
 def sweep(memory: Any, budget: int) -> int:
-    """Go on with what was removed and dropped, about `budget` nodes of it. Returns the budget
-    that is left; 0 when there is more to do."""
+    """Go on with what was removed and dropped, `budget` nodes of it and at most one suffix more.
+    Returns the budget that is left: 0 means call again."""
     state = memory.state
     while budget > 0 and state[REMOVALS]:
         budget = _remove_part(memory, state[REMOVALS], budget)

@@ -7,32 +7,14 @@ from typing import Any
 import numpy as np
 from numba import float32, int32, int64, void
 
-from engine.drafters.suffix_children import child_by
 from engine.drafters.suffix_handles import sequence_of, tree_of
 from engine.drafters.suffix_loops import GLOBAL, RULES, TEXT
-from engine.drafters.suffix_match import TIE, score_path, write_path
+from engine.drafters.suffix_match import TIE, find, score_path, searchable, write_path
 from engine.drafters.suffix_memory import DEPTH_LIMIT, compiled
-from engine.drafters.suffix_nodes import ROOT, end_of, label_start
+from engine.drafters.suffix_nodes import ROOT
 
 HEAD = 3
 """int64 words before the tokens of an entry: slot, how many tokens, most tokens to add."""
-
-
-@compiled(int64, int64, int64[::1])
-def _find(memory: Any, root: int, tokens: Any) -> int:
-    """The node on whose edge the path of the tokens ends, or 0."""
-    node, at = root, 0
-    while at < len(tokens):
-        node = child_by(memory, node, tokens[at])
-        if node == 0:
-            return 0
-        stop, label = min(end_of(memory, node), len(tokens)), label_start(memory, node)
-        at += 1
-        while at < stop:
-            if memory.words[label + at] != tokens[at]:
-                return 0
-            at += 1
-    return node
 
 
 @compiled(
@@ -47,7 +29,7 @@ def tails(
     at = number = 0
     while at < len(words):
         slot, count, longest = words[at], words[at + 1], words[at + 2]
-        text = words[at + HEAD : at + HEAD + count]
+        text = searchable(memory, words[at + HEAD : at + HEAD + count])
         at += HEAD + count
         own = sequence_of(memory, slots[slot, TEXT])
         roots[0] = memory.blocks[own, ROOT] if own else 0
@@ -59,7 +41,7 @@ def tails(
                 continue
             top, found, match, limit = 0.0, 0, 0, 0
             for m in range(1, min(count, memory.state[DEPTH_LIMIT] - 1) + 1):
-                node = _find(memory, root, text[count - m :])
+                node = find(memory, root, text, count - m, m)
                 if node == 0:
                     break
                 most = min(longest, int(np.floor(m * rules.factor + rules.offset + 1e-6)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import boolean, int64, njit, void
+from numba import boolean, int64, void
 
 from engine.drafters.suffix_children import (
     add_child,
@@ -19,12 +19,17 @@ from engine.drafters.suffix_children import (
     replace_child,
 )
 from engine.drafters.suffix_memory import (
+    COUNTED_OUT,
+    CROWDED,
     DEPTH_LIMIT,
+    FULL,
     LIMIT,
     TOKENS,
-    TRUNCATIONS,
+    UNKNOWN_ID,
     USED,
+    VISITS,
     VOCABULARY,
+    cached,
     compiled,
     give,
     take,
@@ -35,6 +40,7 @@ from engine.drafters.suffix_nodes import (
     CLOSED,
     COUNT,
     DEPTH,
+    GLOBAL,
     KIND,
     LENGTH,
     LIVE,
@@ -61,9 +67,11 @@ from engine.drafters.suffix_nodes import (
 )
 
 _MOST = 2**31 - 1
+CROWDED_COUNT = 3 << 29
+"""A global tree that counts more, by weight, is crowded: it has to lose its oldest texts."""
 
 
-@njit(int64(int64), cache=True, nogil=True)
+@cached(int64(int64))
 def tips_order(depth: int) -> int:
     order = 0
     while (16 << order) < depth:
@@ -80,12 +88,13 @@ def close(memory: Any, sequence: int) -> None:
     blocks[sequence, STATE_OF] = CLOSED
 
 
-@compiled(void, int64)
-def truncate(memory: Any, sequence: int) -> None:
-    """Take no more tokens of a live sequence; what it has stays until it is removed."""
+@compiled(boolean, int64, int64)
+def _truncate(memory: Any, sequence: int, reason: int) -> bool:
+    """Take no more tokens of a live sequence; what it has stays until it is removed. False."""
     close(memory, sequence)
     memory.blocks[sequence, STATE_OF] = TRUNCATED
-    memory.state[TRUNCATIONS] += 1
+    memory.state[reason] += 1
+    return False
 
 
 @compiled(void, int64, int64)
@@ -167,8 +176,8 @@ def _make_room(memory: Any, sequence: int) -> bool:
 @compiled(boolean, int64, int64)
 def append(memory: Any, sequence: int, token: int) -> bool:
     """Append a token to a live sequence and count its suffixes. False when the sequence takes no
-    more: it is not live, the id is not in the vocabulary, or memory is full; what is in the tree
-    stays valid."""
+    more: it is not live, the id is not in the vocabulary, the tree's counts are at their limit,
+    or memory is full; what is in the tree stays valid."""
     blocks, words, state = memory.blocks, memory.words, memory.state
     if blocks[sequence, STATE_OF] != LIVE:
         return False
@@ -178,18 +187,16 @@ def append(memory: Any, sequence: int, token: int) -> bool:
         blocks[sequence, WEIGHT],
     )
     depth = state[DEPTH_LIMIT]
-    if (
-        token < 0
-        or token >= state[VOCABULARY]
-        or blocks[root, COUNT] > _MOST - weight
-        or state[USED] + depth + 1 > state[LIMIT]
-        or not _make_room(memory, sequence)
-    ):
-        truncate(memory, sequence)
-        return False
+    if token < 0 or token >= state[VOCABULARY]:
+        return _truncate(memory, sequence, UNKNOWN_ID)
+    if blocks[root, COUNT] > _MOST - weight:
+        return _truncate(memory, sequence, COUNTED_OUT)
+    if state[USED] + depth + 1 > state[LIMIT] or not _make_room(memory, sequence):
+        return _truncate(memory, sequence, FULL)
     words[(blocks[sequence, TEXT] << 4) + length] = token
     blocks[sequence, LENGTH] = length + 1
     state[TOKENS] += 1
+    state[VISITS] += 1 + blocks[sequence, TIP_COUNT]
     tips = blocks[sequence, TIPS] << 4
     kept = 0
     for m in range(blocks[sequence, TIP_COUNT], -1, -1):
@@ -199,25 +206,7 @@ def append(memory: Any, sequence: int, token: int) -> bool:
             words[tips + m] = tip
             kept = max(kept, m + 1)
     blocks[root, COUNT] += weight
+    if blocks[root, COUNT] > CROWDED_COUNT and blocks[root, KIND] == GLOBAL:
+        state[CROWDED] = root
     blocks[sequence, TIP_COUNT] = kept
     return True
-
-
-@compiled(int64, int64, int64[::1])
-def count_of(memory: Any, root: int, tokens: Any) -> int:
-    """Occurrences of a string of at most the depth limit below a root."""
-    words = memory.words
-    node, at = root, 0
-    while at < len(tokens):
-        node = child_by(memory, node, tokens[at])
-        if node == 0:
-            return 0
-        stop, label = end_of(memory, node), label_start(memory, node)
-        at += 1
-        while at < min(stop, len(tokens)):
-            if words[label + at] != tokens[at]:
-                return 0
-            at += 1
-        if at < stop and at >= len(tokens):
-            break
-    return memory.blocks[node, COUNT]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,12 +29,15 @@ class Shelves:
         self.room, self.slice = room, slice
         self.held: dict[str, Held] = {}
 
-    def put_corpus(self, name: str, sequences: Sequence[NDArray[np.int32]], first: bool) -> None:
+    def put_corpus(
+        self, name: str, tokens: NDArray[np.int32], lengths: NDArray[np.int64], first: bool
+    ) -> None:
         held = Held() if first else self.held[name]
         others = sum(other.tokens for key, other in self.held.items() if key != name)
-        if others + held.tokens + sum(map(len, sequences)) > self.room:
+        if others + held.tokens + len(tokens) > self.room:
             raise ValueError("the memory is full; remove a corpus.")
-        held.sequences += [sequence.tolist() for sequence in sequences]
+        parts = np.split(tokens, np.cumsum(lengths)[:-1])
+        held.sequences += [part.tolist() for part in parts]
         self.held[name] = held
 
     def drop_corpus(self, name: str) -> None:

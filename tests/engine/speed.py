@@ -207,14 +207,29 @@ def bare(target: Target, steps: int, length: int) -> float:
 def batches(
     target: Target, config: EngineConfig, prompts: list[str], max_tokens: int, repeats: int
 ) -> dict[str, Any]:
-    """Tokens per second at each batch size, in turn; prefill included, prompts cut to one size."""
-    speeds: dict[int, list[float]] = {1: [], 8: [], 32: []}
+    """Tokens per second at each batch size, in turn, prompts cut to one size: of everything, and of
+    decoding alone, from the step on in which every request has its first token."""
+    whole: dict[int, list[float]] = {1: [], 8: [], 32: []}
+    decoding: dict[int, list[float]] = {1: [], 8: [], 32: []}
     for repeat in range(repeats + 1):
-        for batch, found in speeds.items():
+        for batch in whole:
             chosen = [prompts[(repeat + n) % len(prompts)][:600] for n in range(batch)]
-            seconds = decode(target, config, chosen, max_tokens)
+            engine, requests = submitted(target, config, chosen, max_tokens)
+            begin = time.perf_counter()
+            while any(not request.produced for request in requests):
+                engine.step()
+            middle = time.perf_counter()
+            left = sum(max_tokens - request.produced for request in requests)
+            while engine.step():
+                pass
+            end = time.perf_counter()
             if repeat:
-                found.append(batch * max_tokens / seconds)
+                whole[batch].append(batch * max_tokens / (end - begin))
+                decoding[batch].append(left / (end - middle))
+    return {"with_prefill": ratios(whole), "decoding": ratios(decoding)}
+
+
+def ratios(speeds: dict[int, list[float]]) -> dict[str, Any]:
     median = {batch: round(statistics.median(found), 1) for batch, found in speeds.items()}
     return {
         "tokens_per_s": median,

@@ -102,6 +102,20 @@ def test_a_request_for_prompt_logprobs_computes_its_whole_prompt() -> None:
     assert [prefill.rows for prefill in sim.step().prefills] == [len(PROMPT)]
 
 
+@pytest.mark.parametrize("scope", ["shared", "tenant"])
+@pytest.mark.parametrize(
+    ("salts", "found"), [(("a", "a"), 12), (("a", "b"), 0), (("a", ""), 0), (("", "a"), 0)]
+)
+def test_only_requests_with_the_same_cache_salt_share_pages(
+    scope: Scope, salts: tuple[str, str], found: int
+) -> None:
+    sim = simulation(scope)
+    for salt in salts:
+        sim.add(PROMPT, 3).cache_salt = salt
+        sim.drain()
+    assert sim.scheduler.prefix_hit_tokens == found
+
+
 def test_what_a_failed_request_computed_is_not_found() -> None:
     sim = simulation()
     request = sim.add(PROMPT, 8)

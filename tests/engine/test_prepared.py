@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -19,6 +21,7 @@ from engine.decoder import Decoder
 from engine.device import Device
 from engine.errors import RequestError, StartError
 from engine.loading import Loaded, load
+from engine.prepared import NOTES
 from engine.stored_tokenizer import StoredTokenizer
 from engine.text import Text
 from engine.wire import Message
@@ -127,6 +130,56 @@ def test_a_file_that_changed_is_read_anew(folder: Path, name: str) -> None:
     assert not was_recalled(load(folder, CPU, 0, folder.parent / "cache"))
 
 
+def test_a_tokenizer_of_the_same_size_and_time_is_read_anew(folder: Path) -> None:
+    load_twice(folder)
+    file = folder / "tokenizer.json"
+    status, definition = file.stat(), json.loads(file.read_text("utf-8"))
+    vocabulary = definition["model"]["vocab"]
+    one, other = "Ġto", "Ġof"
+    vocabulary[one], vocabulary[other] = vocabulary[other], vocabulary[one]
+    file.write_text(json.dumps(definition), "utf-8")
+    load_twice(folder)
+    size = file.stat().st_size
+    vocabulary[one], vocabulary[other] = vocabulary[other], vocabulary[one]
+    file.write_text(json.dumps(definition), "utf-8")
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert file.stat().st_size == size
+    loaded = load(folder, CPU, 0, folder.parent / "cache")
+    assert not was_recalled(loaded)
+    assert loaded.tokenizer.convert_tokens_to_ids(one) == vocabulary[one]
+
+
+def test_weights_that_are_replaced_at_the_same_size_and_time_are_read_anew(folder: Path) -> None:
+    load_twice(folder)
+    file = folder / "model.safetensors"
+    status = file.stat()
+    with file.open("r+b") as stream:
+        stream.seek(-4, os.SEEK_END)
+        stream.write(bytes(4))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert not was_recalled(load(folder, CPU, 0, folder.parent / "cache"))
+
+
+def test_a_folder_that_changes_while_it_is_loaded_is_not_noted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = AutoTokenizer.from_pretrained
+
+    def changed_after(path: Path, **more: object) -> object:
+        tokenizer = read(path, **more)
+        (folder / "chat_template.jinja").write_text("another", "utf-8")
+        return tokenizer
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", changed_after)
+    load(folder, CPU, 0, folder.parent / "cache")
+    assert not kept(folder)
+
+
+def test_a_link_to_nowhere_in_the_folder_does_not_matter(folder: Path) -> None:
+    (folder / "extra.txt").symlink_to(folder / "missing")
+    assert was_recalled(load_twice(folder)[1])
+
+
 def test_another_dtype_is_read_anew(folder: Path) -> None:
     load_twice(folder)
     half = Device(torch.device("cpu"), torch.bfloat16)
@@ -140,6 +193,42 @@ def test_a_damaged_note_costs_a_slow_start_and_is_written_again(folder: Path) ->
     first, second = load_twice(folder)
     assert not was_recalled(first)
     assert was_recalled(second)
+
+
+def test_a_note_with_one_wrong_byte_is_not_believed(folder: Path) -> None:
+    load_twice(folder)
+    (note,) = kept(folder)
+    content = bytearray(note.read_bytes())
+    content[-100] ^= 1  # inside a text, so that it still decodes
+    note.write_bytes(content)
+    assert not was_recalled(load(folder, CPU, 0, folder.parent / "cache"))
+
+
+@pytest.mark.parametrize("name", ["parameters", "vocabulary"])
+def test_a_note_that_does_not_fit_the_files_costs_a_slow_start(
+    folder: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    load_twice(folder)
+    (note,) = kept(folder)
+    found = msgspec.msgpack.decode(note.read_bytes()[32:])
+    if name == "parameters":
+        found["parameters"] = ["model.missing.weight"]
+    else:
+        found["vocabulary"]["definition"] = "{}"
+    content = msgspec.msgpack.encode(found)
+    note.write_bytes(hashlib.sha256(content).digest() + content)
+    first, second = load_twice(folder)
+    assert not was_recalled(first)
+    assert was_recalled(second)
+    assert "does not fit" in caplog.text
+
+
+def test_notes_of_a_folder_that_changed_often_do_not_pile_up(folder: Path) -> None:
+    for number in range(NOTES + 2):
+        (folder / "README.md").write_text(f"{number}", "utf-8")
+        latest = load_twice(folder)
+        assert was_recalled(latest[1])
+    assert len(kept(folder)) == NOTES
 
 
 def test_a_cache_that_cannot_be_written_costs_a_slow_start(folder: Path) -> None:

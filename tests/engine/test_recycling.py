@@ -100,6 +100,17 @@ def test_nothing_is_recycled_unless_it_is_switched_on() -> None:
     assert drafted(drafter, request) == ("", 0, [])
 
 
+def test_what_the_target_said_counts_only_where_there_is_one_for_each_row() -> None:
+    drafter = drafter_of()
+    request = admitted(drafter, [1, 2])
+    reject(drafter, request, [3], rejected=[40, 41, 42], targets=[50])
+    reject(drafter, request, [4], rejected=[], targets=[50, 51])
+    (offer,) = drafter.offer([request])
+    assert offer is None
+    reject(drafter, request, [5], rejected=[40], targets=[50])
+    assert drafted(drafter, request) == ("pool", 1, [50])
+
+
 def test_requests_share_nothing() -> None:
     drafter = drafter_of()
     request, other = admitted(drafter, [1, 2], 1), admitted(drafter, [1, 2], 2)

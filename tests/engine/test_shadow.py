@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from controller.contract import Features, ShadowScore
 from engine.config import EngineConfig
 from engine.drafters import shadow
+from engine.drafters.base import Committed, Drafter
 from engine.drafters.registry import DRAFTERS
 from tests.engine.oracles import NgramIndex, ShadowCursor
-from tests.engine.replay import follow, run_alone
+from tests.engine.replay import follow, make_request, run_alone
 
 TEXT = st.lists(st.integers(0, 2), max_size=60)
 SIZES = st.lists(st.integers(0, 6), max_size=20)
@@ -102,6 +103,99 @@ def test_a_drafter_s_shadow_scores_what_it_would_get_alone(
     config = EngineConfig(max_draft_length=LONGEST, suffix_memory_mb=16)
     alone, followed = (DRAFTERS[name](config, frozenset(), 100) for _ in range(2))
     assert follow(followed, prompt, text, sizes) == run_alone(alone, prompt, text, LONGEST)
+
+
+def steps_of(texts: Sequence[Sequence[int]], sizes: Sequence[Sequence[int]]) -> list[list[int]]:
+    """How many tokens of each text every step commits; the last one all that are left."""
+    done, steps = [0] * len(texts), []
+    for wanted in (*sizes, [1000] * len(texts)):
+        steps.append([min(w, len(t) - d) for w, t, d in zip(wanted, texts, done, strict=True)])
+        done = [d + s for d, s in zip(done, steps[-1], strict=True)]
+    return steps
+
+
+def followed_together(
+    drafter: Drafter, texts: Sequence[Sequence[int]], steps: Sequence[Sequence[int]]
+) -> list[list[ShadowScore]]:
+    """Shadow scores of several requests, each with its text as its output."""
+    requests = [make_request([50 + n], n) for n in range(len(texts))]
+    scores: list[list[ShadowScore]] = [[] for _ in texts]
+    for request in requests:
+        drafter.admit(request)
+    for step in steps:
+        commits: list[Committed] = []
+        for request, text, size in zip(requests, texts, step, strict=True):
+            start = len(request.tokens)
+            run = list(text[start - 1 : start - 1 + size])
+            request.tokens.extend(run)
+            ended = start - 1 + size == len(text)
+            commits.append(Committed(request, start, run, ended=ended))
+        for own, settled in zip(scores, drafter.commit(commits), strict=True):
+            own.extend(settled)
+    return scores
+
+
+def really_run(
+    drafter: Drafter, which: int, texts: Sequence[Sequence[int]], steps: Sequence[Sequence[int]]
+) -> list[ShadowScore]:
+    """What drafts of one request get when the drafter really runs for it, beside others that go on
+    in the same steps, token by token."""
+    requests = [make_request([50 + n], n) for n in range(len(texts))]
+    own, text = requests[which], texts[which]
+    scores: list[ShadowScore] = []
+    for request in requests:
+        drafter.admit(request)
+    free_from = 0
+    for step in steps:
+        for round in range(max(step)):
+            drafted = accepted = 0
+            at = len(own.tokens) - 1
+            if round < step[which] and at == free_from:
+                (offer,) = drafter.offer([own])
+                draft = drafter.propose([own], [LONGEST])[0].tokens if offer else []
+                drafted = len(draft)
+                while accepted < min(drafted, len(text) - at):
+                    if draft[accepted] != text[at + accepted]:
+                        break
+                    accepted += 1
+                free_from = at + accepted + 1
+                if offer:
+                    cut = accepted < drafted and at + accepted == len(text)
+                    scores.append(ShadowScore("suffix", drafted, accepted, offer.features, cut))
+            commits: list[Committed] = []
+            for number, (request, size) in enumerate(zip(requests, step, strict=True)):
+                if round < size:
+                    start = len(request.tokens)
+                    request.tokens.append(texts[number][start - 1])
+                    run = request.tokens[start:]
+                    live = (drafted, accepted) if request is own else (0, 0)
+                    commits.append(Committed(request, start, run, *live, scored=False))
+            assert not any(drafter.commit(commits))
+    return scores
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 2), max_size=30), min_size=3, max_size=3),
+    st.lists(st.lists(st.integers(0, 5), min_size=3, max_size=3), max_size=10),
+)
+def test_shadows_of_several_requests_score_what_each_would_get_beside_the_others(
+    texts: list[list[int]], sizes: list[list[int]]
+) -> None:
+    def drafter() -> Drafter:
+        return DRAFTERS["suffix"](CONFIG, frozenset(), 100)
+
+    steps = steps_of(texts, sizes)
+    scores = followed_together(drafter(), texts, steps)
+    for which, found in enumerate(scores):
+        assert found == really_run(drafter(), which, texts, steps)
+
+
+def test_a_request_is_not_scored_on_what_another_commits_in_the_same_step() -> None:
+    text = list(range(40))
+    drafter = DRAFTERS["suffix"](CONFIG, frozenset(), 100)
+    scores = followed_together(drafter, [text, text], [[4, 4]] * 10)
+    assert scores == [[], []]
 
 
 @settings(deadline=None)

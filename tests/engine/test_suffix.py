@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -10,10 +11,20 @@ import numpy as np
 import pytest
 
 from engine.config import EngineConfig
-from engine.drafters.base import Committed, Tail
+from engine.drafters.base import Bounded, Committed, Tail
 from engine.drafters.corpus import CorpusHolder
 from engine.drafters.parameters import Tunable
-from engine.drafters.suffix import PROMPT_BUDGET, SuffixDrafter
+from engine.drafters.registry import DRAFTERS
+from engine.drafters.suffix import (
+    COMMIT_BUDGET,
+    IDLE_UPKEEP,
+    PROMPT_BUDGET,
+    UPKEEP,
+    SuffixDrafter,
+)
+from engine.drafters.suffix_memory import VISITS
+from engine.drafters.suffix_slices import PRICE
+from engine.errors import StartError
 from engine.request import Request
 from tests.engine.replay import commit, make_request
 
@@ -136,6 +147,23 @@ def test_whose_answers_are_drafted_from(scope: str, other: str, expected: list[i
     assert drafted(one, started(one, [1], 2, tenant=other, first=10)) == expected
 
 
+@pytest.mark.parametrize("scope", ["tenant", "shared"])
+def test_only_requests_with_the_same_cache_salt_share_answers(scope: str) -> None:
+    one = drafter(suffix_tree=scope)
+    for number, salt in enumerate(["", "a"]):
+        request = make_request([900], number)
+        request.cache_salt = salt
+        one.admit(request)
+        commit(one, request, [10, 11 + number, 20], ended=True)
+        one.forget(request.id)
+    for number, (salt, expected) in enumerate([("", [11, 20]), ("a", [12, 20]), ("b", [])], 10):
+        request = make_request([1], number)
+        request.cache_salt = salt
+        one.admit(request)
+        commit(one, request, [10])
+        assert drafted(one, request) == expected
+
+
 def test_a_reused_id_starts_afresh() -> None:
     one = drafter()
     started(one, [1, 2, 3, 4], 1, first=1)
@@ -230,14 +258,16 @@ def idle(one: SuffixDrafter) -> None:
     raise AssertionError("it never comes to rest")
 
 
-def corpus(*texts: Any) -> list[Any]:
-    return [np.array(text, dtype=np.int32) for text in texts]
+def corpus(*texts: Any) -> tuple[Any, Any]:
+    """Tokens and lengths."""
+    lengths = np.array([len(text) for text in texts], dtype=np.int64)
+    return np.concatenate([np.array(text, dtype=np.int32) for text in texts]), lengths
 
 
 def test_a_corpus_is_drafted_from_by_everybody_until_it_is_dropped() -> None:
     one = drafter()
     assert isinstance(one, CorpusHolder)
-    one.put_corpus("code", corpus([40, 41, 42, 43], [50, 51, 52]), first=True)
+    one.put_corpus("code", *corpus([40, 41, 42, 43], [50, 51, 52]), first=True)
     assert one.corpora()["code"].indexed == 0
     idle(one)
     state = one.corpora()["code"]
@@ -256,11 +286,11 @@ def test_a_corpus_is_drafted_from_by_everybody_until_it_is_dropped() -> None:
 
 def test_a_corpus_is_replaced_or_added_to() -> None:
     one = drafter()
-    one.put_corpus("code", corpus([40, 41, 42, 43]), first=True)
-    one.put_corpus("code", corpus([50, 51, 52]), first=False)
+    one.put_corpus("code", *corpus([40, 41, 42, 43]), first=True)
+    one.put_corpus("code", *corpus([50, 51, 52]), first=False)
     idle(one)
     assert one.corpora()["code"].tokens == 7
-    one.put_corpus("code", corpus([60, 61, 62]), first=True)
+    one.put_corpus("code", *corpus([60, 61, 62]), first=True)
     idle(one)
     assert one.corpora()["code"].tokens == 3
     assert drafted(one, started(one, [1], 1, first=40)) == []
@@ -270,7 +300,7 @@ def test_a_corpus_is_replaced_or_added_to() -> None:
 def test_a_corpus_is_indexed_while_requests_run() -> None:
     one = drafter()
     request = started(one, [1], 1, first=2)
-    one.put_corpus("code", corpus(np.random.default_rng(1).integers(0, 900, 1000)), first=True)
+    one.put_corpus("code", *corpus(np.random.default_rng(1).integers(0, 900, 1000)), first=True)
     for _ in range(20):
         commit(one, request, [3])
     assert one.corpora()["code"].indexed == 1000
@@ -278,12 +308,16 @@ def test_a_corpus_is_indexed_while_requests_run() -> None:
 
 def test_a_corpus_that_does_not_fit_says_so_and_leaves_room_for_requests() -> None:
     one = drafter(suffix_memory_mb=1)
-    one.put_corpus("big", corpus(np.random.default_rng(1).integers(0, 900, 20_000)), first=True)
+    one.put_corpus("big", *corpus(np.random.default_rng(1).integers(0, 900, 20_000)), first=True)
     idle(one)
     state = one.corpora()["big"]
-    assert state.indexed < state.tokens
+    assert (state.indexed, state.bytes) == (0, 0)
     assert "--suffix-memory-mb" in (state.failed or "")
     assert drafted(one, started(one, [1, 2, 3, 4, 1], 1, first=2)) == [3, 4, 1, 2]
+    one.put_corpus("small", *corpus([40, 41, 42]), first=True)
+    idle(one)
+    assert one.corpora()["small"].failed is None, "the one that failed keeps its room"
+    assert drafted(one, started(one, [1], 2, first=40)) == [41, 42]
 
 
 def test_memory_stays_within_the_limit_and_old_answers_go_first() -> None:
@@ -339,9 +373,194 @@ def test_everything_is_given_back_when_all_is_over() -> None:
     before = one.memory
     for number in range(20):
         answered(one, number, np.random.default_rng(number).integers(0, 900, 300).tolist())
-    one.put_corpus("code", corpus(FAR), first=True)
+    one.put_corpus("code", *corpus(FAR), first=True)
     idle(one)
     one.drop_corpus("code")
     idle(one)
     assert one.memory.bytes == before.bytes
     assert one.memory.sequences == one.memory.trees == 0
+
+
+# --- what a call may cost -------------------------------------------------------------------------
+
+
+def spent(one: SuffixDrafter, call: Callable[[], object]) -> Counter[str]:
+    """What a call of the drafter did: suffixes moved, sequences opened and removed, nodes freed."""
+    visits, before = int(one._forest.memory.state[VISITS]), one.memory
+    call()
+    after = one.memory
+    return Counter(
+        visits=int(one._forest.memory.state[VISITS]) - visits,
+        opened=max(after.sequences - before.sequences, 0),
+        freed=max(before.nodes - after.nodes, 0),
+    )
+
+
+def assert_bounded(cost: Counter[str], budget: int, depth: int = 64) -> None:
+    """No more than the budget and what the last token or suffix overdraws."""
+    whole = cost["visits"] + cost["freed"] + PRICE * cost["opened"]
+    assert whole <= budget + 4 * depth, cost
+
+
+STEP = 2 * PROMPT_BUDGET + UPKEEP
+"""Cost of a step that commits nothing: texts taken in, and as much freed."""
+
+
+@pytest.mark.parametrize("depth", [64, 256])
+@pytest.mark.parametrize("unit", [[5], list(range(40))])
+def test_prompts_that_repeat_themselves_are_taken_in_by_cost(depth: int, unit: list[int]) -> None:
+    one = drafter(suffix_depth=depth)
+    request = make_request(unit * (3000 // len(unit)))
+    assert_bounded(spent(one, lambda: one.admit(request)), PROMPT_BUDGET, depth)
+    steps = 0
+    while one.offer([request]) == [None]:
+        assert_bounded(spent(one, lambda: one.commit([])), STEP, depth)
+        steps += 1
+    assert steps >= 3000 * depth / STEP / 2
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [[[number % 900] for number in range(8000)], [[5] * 8000], [[1, 2, 3]] * 3000],
+    ids=["tiny", "constant", "same"],
+)
+def test_corpora_are_put_indexed_and_dropped_by_cost(texts: list[list[int]]) -> None:
+    one = drafter()
+    one.put_corpus("stays", *corpus([900, 901]), first=True)
+    given_texts = corpus(*texts)
+    assert not spent(one, lambda: one.put_corpus("code", *given_texts, first=True)).total()
+    for _ in range(3):
+        assert_bounded(spent(one, lambda: one.commit([])), UPKEEP)
+    while one._corpora.waiting:
+        assert_bounded(spent(one, one.work), IDLE_UPKEEP)
+    assert one.corpora()["code"].indexed == sum(map(len, texts))
+    again = corpus([7, 8])
+    assert not spent(one, lambda: one.put_corpus("code", *again, first=True)).total()
+    while one._corpora.waiting:
+        assert_bounded(spent(one, one.work), IDLE_UPKEEP)
+    idle(one)
+    assert one.memory.sequences == 2
+    assert not spent(one, lambda: one.drop_corpus("code")).total()
+
+
+def test_old_answers_go_by_cost_whatever_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("engine.drafters.suffix_answers.time.monotonic", lambda: now[0])
+    one = drafter()
+    one.set_parameters({"half_life_s": 60})
+    chance = np.random.default_rng(1)
+    for number in range(20):
+        answered(one, number, chance.integers(0, 900, 1000).tolist())
+    one.set_parameters({"max_age_s": 60})
+    one.put_corpus("code", *corpus(chance.integers(0, 900, 9000)), first=True)
+    now[0] += 3600.0
+    busy: list[bool] = [True]
+    while busy[-1]:
+        assert_bounded(spent(one, lambda: busy.append(one.work())), IDLE_UPKEEP)
+    assert one.memory.tokens == 9000
+
+
+def test_what_a_step_commits_is_taken_in_by_cost_and_the_rest_later() -> None:
+    one, other = drafter(suffix_tree="off"), drafter(suffix_tree="off")
+    requests = [make_request([900, number], number) for number in range(40)]
+    for request in requests:
+        one.admit(request)
+    one.commit([])
+    for _ in range(3):
+        commits: list[Committed] = []
+        for request in requests:
+            request.tokens += [7] * 16
+            commits.append(Committed(request, len(request.tokens) - 16, [7] * 16))
+        cost = spent(one, lambda commits=commits: one.commit(commits))
+        assert_bounded(cost, COMMIT_BUDGET + PROMPT_BUDGET)
+    assert one.offer(requests).count(None) > 1
+    while one._pending:
+        one.commit([])
+    for request in requests:
+        other.admit(request)
+        while other._pending:
+            other.commit([])
+        assert one._states[request.id].length == len(request.tokens)
+        assert drafted(one, request) == drafted(other, request) == [7] * 8
+
+
+def test_a_long_prompt_gets_there_although_short_ones_keep_coming() -> None:
+    one = drafter(suffix_memory_mb=64)
+    chance = np.random.default_rng(1)
+    long = make_request(chance.integers(0, 900, 20_000).tolist(), 0)
+    one.admit(long)
+    for number in range(1, 400):
+        one.admit(make_request(chance.integers(0, 900, 2000).tolist(), number))
+        one.commit([])
+        if one._states[0].length == 20_000:
+            return
+    raise AssertionError("the long prompt starves")
+
+
+def test_a_corpus_that_leaves_takes_nothing_of_another_with_it() -> None:
+    one = drafter()
+    for name, first in (("a", 40), ("b", 50)):
+        one.put_corpus(name, *corpus([first, 1, 2, first + 1], [3]), first=True)
+    idle(one)
+    one.drop_corpus("a")
+    idle(one)
+    assert one.memory.tokens == 5
+    assert drafted(one, started(one, [9], 1, first=40)) == []
+    assert drafted(one, started(one, [9], 2, first=50)) == [1, 2]
+
+
+def test_memory_that_the_system_does_not_give_is_a_clear_refusal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr("engine.drafters.suffix_memory.mmap.mmap", refuse)
+    with pytest.raises(StartError, match="--suffix-memory-mb"):
+        DRAFTERS["suffix"](EngineConfig(suffix_memory_mb=65_536), frozenset(), VOCABULARY)
+
+
+def test_the_largest_memory_that_can_be_set_needs_no_memory_yet() -> None:
+    assert drafted(drafter(suffix_memory_mb=65_536), make_request([1])) == []
+
+
+def test_what_waits_for_indexing_is_bounded_too() -> None:
+    one = drafter(suffix_memory_mb=1)
+    ids, lengths = corpus([1] * 50_000)
+    for _ in range(4):
+        one.put_corpus("big", ids, lengths, first=False)
+    assert one._corpora._queued <= one.memory.limit_bytes // 2
+    assert "does not fit" in (one.corpora()["big"].failed or "")
+    idle(one)
+    assert one.corpora()["big"].indexed == 0
+    assert one._corpora._queued == 0
+
+
+def test_a_corpus_may_replace_itself_where_there_is_no_room_for_both() -> None:
+    one = drafter(suffix_memory_mb=1)
+    one.put_corpus("other", *corpus([1, 2, 3]), first=True)
+    chance = np.random.default_rng(1)
+    for _ in range(3):
+        one.put_corpus("code", *corpus(chance.integers(0, 900, 3000)), first=True)
+        idle(one)
+        state = one.corpora()["code"]
+        assert (state.indexed, state.failed) == (3000, None)
+
+
+def test_memory_and_texts_cut_short_are_told_with_the_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one = drafter(suffix_memory_mb=1)
+    assert isinstance(one, Bounded)
+    assert one.text_memory() == (one.memory.bytes, 1 << 20, 0)
+    started(one, [1, 2, VOCABULARY], 1, first=2)
+    assert one.text_memory().truncated == 1
+    assert "vocabulary" in caplog.text
+    assert "memory" not in caplog.text
+    started(one, np.random.default_rng(1).integers(0, 900, 20_000).tolist(), 2)
+    for _ in range(100):
+        one.commit([])
+    used, limit, truncated = one.text_memory()
+    assert used <= limit
+    assert truncated >= 2
+    assert "--suffix-memory-mb" in caplog.text

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.drafters.suffix_calls import begin
 from engine.drafters.suffix_forest import SuffixForest
+from engine.drafters.suffix_nodes import GLOBAL, LIVE, TEXT
 from tests.engine.suffix_oracle import Oracle, check
 
 
@@ -27,7 +29,8 @@ def test_an_id_outside_the_vocabulary_never_enters_and_ends_that_sequence_only(b
     assert forest.count(tree, [0, 99]) == 2
     assert forest.append(odd, [1]) == 0
     assert forest.append(even, [1]) == 1
-    assert forest.stats().truncations == 1
+    stats = forest.stats()
+    assert (stats.truncated_id, stats.truncated_full, stats.truncated_count) == (1, 0, 0)
     check(forest, [tree])
 
 
@@ -83,7 +86,9 @@ def test_a_full_forest_takes_no_more_and_stays_exact(seed: int, vocabulary: int)
     check(forest, trees)
     for tree in trees:
         assert all(forest.count(tree, s) == n for s, n in oracle.counts(tree).items())
-    assert forest.stats().bytes <= forest.stats().limit_bytes
+    stats = forest.stats()
+    assert stats.bytes <= stats.limit_bytes
+    assert stats.truncated_full == stats.truncations == refused
     while not forest.evict(to_bytes=0):
         check(forest, trees)
     for tree in trees:
@@ -138,6 +143,77 @@ def test_a_handle_that_is_gone_is_never_taken_for_a_new_one() -> None:
     with pytest.raises(KeyError, match="no tree"):
         forest.open_sequence(tree)
     assert forest.speculate([second], [[tree]], [4]).lengths.tolist() == [0]
+
+
+def test_no_token_of_a_text_passes_for_a_handle_that_is_gone() -> None:
+    forest = SuffixForest(1 << 20, depth=16)
+    tree = forest.open_tree("local")
+    trees = [forest.open_tree("global") for _ in range(100)]
+    gone = [forest.open_sequence(tree) for _ in range(100)]
+    for handle in gone:
+        assert forest.remove(handle)
+    for handle in trees:
+        assert forest.drop_tree(handle)
+    swept(forest)
+    places = {handle & 0xFFFFFFFF: handle for handle in [*gone, *trees]}
+    overlaid = 0
+    for kind in [LIVE, GLOBAL] * 20:
+        text = forest.open_sequence(tree, expected=100)
+        first = int(forest.memory.blocks[text & 0xFFFFFFFF, TEXT])
+        tokens = np.zeros(112, np.int64)
+        for unit in range(7):
+            if handle := places.get(first + unit):
+                generation = [handle >> 32] if overlaid % 2 else []  # or what is left there
+                words = [kind, *generation]
+                tokens[16 * unit : 16 * unit + len(words)] = words
+                overlaid += 1
+        assert forest.append(text, tokens) == 112
+        assert not any(forest.close(handle) for handle in gone)
+        assert not any(forest.drop_tree(handle) for handle in trees)
+    for _ in range(40):  # texts of one token leave the other words of their unit as they were
+        for kind in (LIVE, GLOBAL):
+            assert forest.append(forest.open_sequence(tree, expected=1), [kind]) == 1
+    assert not any(forest.close(handle) for handle in gone)
+    assert not any(forest.drop_tree(handle) for handle in trees)
+    assert overlaid > 20
+
+
+def test_a_tree_whose_counts_near_their_limit_is_crowded_and_loses_its_oldest() -> None:
+    forest = SuffixForest(1 << 20, depth=8)
+    tree, weight = forest.open_tree("global"), 1 << 24  # 128 tokens of this weight are too many
+    for second in range(10):
+        text = begin(forest.memory, tree, second, 0, weight)
+        assert not forest.stats().crowded
+        assert forest.append(text, range(10 * second, 10 * second + 10)) == 10
+        forest.close(text)
+    assert forest.stats().crowded
+    while not forest.evict(budget=3):
+        pass
+    assert not forest.stats().crowded
+    present = [second for second in range(10) if forest.count(tree, [10 * second])]
+    assert present == list(range(2, 10))
+    last = begin(forest.memory, tree, 11, 0, weight)
+    assert forest.append(last, range(200)) == 127 - 80
+    stats = forest.stats()
+    assert (stats.truncated_count, stats.truncated_full, stats.truncated_id) == (1, 0, 0)
+    assert forest.drop_tree(tree)
+    assert swept(forest).stats().bytes == 0
+    assert not forest.stats().crowded
+
+
+def test_removing_a_text_that_fades_costs_no_more_than_its_budget() -> None:
+    forest = SuffixForest(1 << 24)
+    tree = forest.open_tree("global")
+    text = forest.open_sequence(tree, weight=64)
+    forest.append(text, np.random.default_rng(0).integers(0, 50, 4000))
+    forest.close(text)
+    assert forest.fade(100, 10, 64, budget=1000) == 0
+    before = forest.count(tree, [])
+    assert forest.evict(older_than=1, budget=1) == 0
+    assert before - forest.count(tree, []) <= 63
+    while not forest.evict(older_than=1, budget=1000):
+        check(forest, [tree])
+    assert forest.stats().tokens == 0
 
 
 def test_a_budget_bounds_each_call_of_sweep() -> None:

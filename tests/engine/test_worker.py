@@ -110,3 +110,17 @@ def test_the_process_ends_when_nobody_reads_its_refusal(
     with socket.socket(socket.AF_UNIX) as sock:
         sock.connect(str(path))
     assert child.wait(60) == 3
+
+
+def test_snapshots_count_what_happened_since_the_last_one() -> None:
+    harness = Harness(5, lambda token, position: [0.0, 1.0, 0.0, 0.0, 0.0])
+    harness.engine.scheduler.prefix_queried_tokens = 100
+    harness.engine.scheduler.prefix_hit_tokens = 40
+    harness.engine.scheduler.preemptions = 3
+    before = worker._counts(harness.engine)
+    harness.engine.scheduler.prefix_hit_tokens = 41
+    now = worker._counts(harness.engine)
+    first = worker._snapshot(harness.engine, 1.0, now - before)
+    assert (first.preemptions, first.prefix_queried_tokens, first.prefix_hit_tokens) == (0, 0, 1)
+    idle = worker._snapshot(harness.engine, 1.0, worker._counts(harness.engine) - now)
+    assert (idle.forwards, idle.prefix_queried_tokens, idle.prefix_hit_tokens) == (0, 0, 0)
