@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import itertools
 import json
-import sys
 import time
 import zipfile
 from collections.abc import Generator, Iterable, Iterator
@@ -16,11 +15,9 @@ from urllib.parse import quote
 
 import httpx
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from app.failures import Failure, SettingsError, StartError
-from app.keys import WIDE, date
+from app.keys import date
 from app.progress import Bars
 from app.remote import api_key, reason
 
@@ -28,12 +25,16 @@ CHUNK_BYTES = 256 * 1024
 POLL_S = 0.3
 TIMEOUT_S = 120.0
 LINES = "application/x-ndjson"
+HEADS = ("name", "state", "documents", "tokens", "MiB", "loaded", "by")
+NUMBERS = ("documents", "tokens", "MiB")
 KINDS = {".txt": "text/plain", ".jsonl": LINES, ".ndjson": LINES, ".npz": LINES}
 
 
 def load(options: argparse.Namespace) -> int:
     """Upload a file and wait until its tokens are indexed."""
     path = Path(options.file)
+    if not path.exists():
+        raise SettingsError(f"No such file: {path}.")
     kind = KINDS.get(path.suffix.lower())
     if kind is None:
         raise SettingsError(
@@ -50,36 +51,50 @@ def load(options: argparse.Namespace) -> int:
 
         answer = call(client, "PUT", address(options.name), content(), {"Content-Type": kind})
         bars.update("upload", 1.0, path.name)
+        if not answer:
+            raise _gone(options.name)
         corpus = follow(client, answer, bars)
     if corpus["state"] == "loading":
         print(f"Stored {options.name}. {corpus['reason']} It is indexed then by itself.")
     else:
-        print(f"Loaded {options.name}: {corpus['documents']} documents, {corpus['tokens']} tokens")
+        documents, tokens = (
+            counted(corpus["documents"], "document"),
+            counted(corpus["tokens"], "token"),
+        )
+        print(f"Loaded {options.name}: {documents}, {tokens}")
     return 0
 
 
 def show(options: argparse.Namespace) -> int:
-    table = Table(box=None)
-    for head in ("name", "state", "documents", "tokens", "KiB", "loaded", "by", "why"):
-        right = head in ("documents", "tokens", "KiB")
-        table.add_column(head, no_wrap=True, justify="right" if right else "left")
+    """A row for each corpus, and below it the reason of one that failed or waits. Nothing is cut,
+    however narrow the terminal is."""
     with connected(options) as client:
         corpora = call(client, "GET", "/api/corpora")["corpora"]
-    for corpus in corpora:
-        state = corpus["state"]
-        table.add_row(
-            corpus["name"],
-            f"{state} {corpus['progress']:.0%}" if state == "loading" else state,
-            str(corpus["documents"]),
-            "-" if corpus["tokens"] is None else str(corpus["tokens"]),
-            f"{corpus['bytes'] / 1024:.0f}",
-            date(corpus["created_at"]),
-            corpus["created_by"],
-            corpus["reason"] or "",
-        )
-    width = None if sys.stdout.isatty() else WIDE
-    Console(highlight=False, width=width).print(table)
+    rows = [HEADS, *map(_row, corpora)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row, corpus in zip(rows, [None, *corpora], strict=True):
+        cells = [
+            cell.rjust(width) if head in NUMBERS else cell.ljust(width)
+            for head, cell, width in zip(HEADS, row, widths, strict=True)
+        ]
+        print("  ".join(cells).rstrip())
+        if corpus and corpus["reason"]:
+            print(f"    {corpus['reason']}")
     return 0
+
+
+def _row(corpus: dict[str, Any]) -> tuple[str, ...]:
+    """Under HEADS."""
+    state = corpus["state"]
+    return (
+        corpus["name"],
+        f"{state} {corpus['progress']:.0%}" if state == "loading" else state,
+        f"{corpus['documents']:,}",
+        "-" if corpus["tokens"] is None else f"{corpus['tokens']:,}",
+        f"{max(0.01, corpus['bytes'] / 2**20):,.2f}",
+        date(corpus["created_at"]),
+        corpus["created_by"],
+    )
 
 
 def remove(options: argparse.Namespace) -> int:
@@ -96,13 +111,21 @@ def follow(client: httpx.Client, loaded: dict[str, Any], bars: Bars) -> dict[str
         found = call(client, "GET", "/api/corpora")["corpora"]
         corpus = next((one for one in found if one["name"] == name), None)
         if corpus is None or corpus["created_at"] != loaded["created_at"]:
-            raise Failure(f"The corpus {name} was removed or replaced meanwhile.")
+            raise _gone(name)
         if corpus["state"] == "failed":
             raise Failure(f"The corpus {name} is stored but cannot be used: {corpus['reason']}")
-        bars.update("index", corpus["progress"], f"{corpus['indexed_tokens']} tokens")
+        bars.update("index", corpus["progress"], counted(corpus["indexed_tokens"], "token"))
         if corpus["state"] == "ready" or corpus["reason"]:
             return corpus
         time.sleep(POLL_S)
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _gone(name: str) -> Failure:
+    return Failure(f"The corpus {name} was removed or replaced meanwhile. Load it again.")
 
 
 def chunks_of(path: Path) -> Iterator[tuple[float, bytes]]:

@@ -116,7 +116,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "tenant"
     suffix_memory_mb: Annotated[
-        Annotated[int, Meta(ge=16, le=262_144)],
+        Annotated[int, Meta(ge=16, le=65_536)],
         Meta(description="memory of the suffix drafter for answers and corpora, in MiB"),
     ] = 256
     suffix_depth: Annotated[

@@ -35,8 +35,11 @@ def over_time(
     leaves a gap. share: the values are 0..1, shown in percent. step: draw steps, not a curve."""
     interpolate = "step-after" if step else "monotone"
     data = [{"ago": row["ago"], "value": row.get(field)} for row in rows]
-    scale = alt.Scale(domain=[0, 1]) if share else alt.Scale(zero=True, nice=True)
+    flat = not any(row["value"] for row in data)  # without a domain its labels would be NaN
+    scale = alt.Scale(domain=[0, 1]) if share or flat else alt.Scale(zero=True, nice=True)
     axis = _percent() if share else alt.Axis(format="~s", tickCount=4, titlePadding=PADDING)
+    if flat and not share:
+        axis = alt.Axis(values=[0, 1], titlePadding=PADDING)
     base = _chart(data, "ago", "value").encode(
         x=_ago(span_s),
         y=alt.Y("value:Q", title=title, scale=scale, axis=axis),

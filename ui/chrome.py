@@ -58,6 +58,9 @@ STYLE = f"""<style>
 .pl-notice {{ border-left: 4px solid var(--c); border-radius: 0.4rem; padding: 0.5rem 0.8rem;
   background: color-mix(in srgb, var(--c) 8%, white); font-size: 0.93rem; line-height: 1.4; }}
 .st-key-switch-answer {{ min-height: 4.2rem; }}
+[data-testid]:is([class*="st-key-corpus-"], [class*="st-key-row-"]) {{ flex-wrap: nowrap;
+  > :first-child {{ min-width: 0; flex: 1 1 0; }}
+  > :not(:first-child) {{ flex-shrink: 0; }} }}
 .pl-side {{ font-size: 0.88rem; line-height: 1.65; }}
 .pl-side .dot {{ display: inline-block; width: 0.6rem; height: 0.6rem; border-radius: 50%;
   margin-right: 0.45rem; }}

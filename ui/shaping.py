@@ -25,6 +25,11 @@ def number(value: Any, digits: int = 0, unit: str = "") -> str:
     return f"{value:,.{digits}f}{unit}"
 
 
+def counted(value: Any, noun: str) -> str:
+    """Text like `1 token` or `1,200 tokens`."""
+    return f"{number(value)} {noun}{'' if value == 1 else 's'}"
+
+
 def percent(value: Any, digits: int = 0) -> str:
     """Text of a share 0..1 in percent; a dash when there is none."""
     return number(100 * value, digits, " %") if isinstance(value, int | float) else MISSING
@@ -65,6 +70,12 @@ def clock(time: Any) -> str:
     """UTC time of day of a moment given in seconds since the epoch or as ISO text."""
     moment = _moment(time)
     return moment.strftime("%H:%M:%S") if moment else MISSING
+
+
+def day_and_clock(time: Any) -> str:
+    """Likewise with the date before it."""
+    moment = _moment(time)
+    return moment.strftime("%Y-%m-%d %H:%M:%S") if moment else MISSING
 
 
 def last_death(state: Json) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Annotated, Any
 
@@ -22,7 +23,18 @@ class DrafterChange(msgspec.Struct, forbid_unknown_fields=True):
     """What is left out stays as it is. parameters: values by name, all of them taken or none."""
 
     enabled: bool | None = None
-    parameters: Annotated[dict[str, bool | int | float], Meta(max_length=64)] = {}
+    parameters: Annotated[dict[str, Any], Meta(max_length=64)] = {}
+
+    def numbers(self) -> dict[str, bool | int | float]:
+        """The parameters, of whatever size. Raises ApiError for any that is no number."""
+        for name, value in self.parameters.items():
+            if not isinstance(value, bool | int | float):
+                field = f"parameters.{name[:64]}"
+                raise bad_request(f"{field} must be a number, true or false.", field)
+        return {
+            name: value if abs(value) < 2**63 else math.copysign(math.inf, value)
+            for name, value in self.parameters.items()
+        }
 
 
 class Entry(msgspec.Struct, forbid_unknown_fields=True):
@@ -85,7 +97,7 @@ async def set_drafter(
         "set_drafter",
         name,
         before,
-        SetDrafter(name, data.enabled, data.parameters),
+        SetDrafter(name, data.enabled, data.numbers()),
     )
     service.views.drafter_changed(after)
     return after

@@ -20,6 +20,9 @@ from app.service import Service
 T = TypeVar("T")
 
 MEGABYTE = 1024 * 1024
+PATIENCE_S = 30.0
+LEAST_RATE = 128 * 1024
+"""Bytes a second. An upload may be so slow, and PATIENCE_S behind that: two may run at a time."""
 
 
 @get("/api/corpora", opt={"scope": "admin:read"}, operation_id="ListCorpora", tags=["corpora"])
@@ -80,6 +83,7 @@ async def remove_corpus(
 
 async def _read(request: Request[Any, Any, Any], service: Service) -> Upload:
     """The uploaded documents, read while other requests go on."""
+    _check_coding(request)
     hello = service.engine.hello
     body = await _body(request, service.settings.corpus_limit_mb)
     kind = request.content_type[0] or "application/json"
@@ -97,32 +101,57 @@ async def _read(request: Request[Any, Any, Any], service: Service) -> Upload:
     most = service.settings.corpus_tokens
     if upload.token_ids > most:
         raise _too_large(
-            f"The corpus has {upload.token_ids} token ids; all corpora together may have {most} "
-            "(--corpus-tokens)."
+            f"The corpus has {upload.token_ids:,} token ids; all corpora together may have "
+            f"{most:,} (--corpus-tokens)."
         )
     return upload
 
 
-async def _body(request: Request[Any, Any, Any], limit_mb: int) -> bytes:
+def _check_coding(request: Request[Any, Any, Any]) -> None:
+    """Raises a 415 for a body that would have to be unpacked or converted."""
+    packed = request.headers.get("content-encoding", "").strip().lower()
+    if packed not in ("", "identity"):
+        raise _unsupported(f"Content-Encoding {packed[:64]} is not taken. Send the body unpacked.")
+    charset = request.content_type[1].get("charset", "utf-8").strip("\"' ").lower()
+    if charset not in ("utf-8", "utf8"):
+        raise _unsupported(f"The charset {charset[:64]} is not taken. Send UTF-8.")
+
+
+def _unsupported(message: str) -> ApiError:
+    return ApiError(415, "unsupported_media_type", message)
+
+
+async def _body(request: Request[Any, Any, Any], limit_mb: int) -> bytearray:
     message = (
-        f"The corpus is larger than {limit_mb} MiB. Load it in parts under several names, or "
+        f"The corpus is larger than {limit_mb:,} MiB. Load it in parts under several names, or "
         "raise --corpus-limit-mb (PACELINE_CORPUS_LIMIT_MB)."
     )
     limit = limit_mb * MEGABYTE
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length[:20]) > limit:
         raise _too_large(message)
-    chunks: list[bytes] = []
-    size = 0
+    body = bytearray()
+    stream = aiter(request.stream())
+    began = asyncio.get_running_loop().time()
     try:
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > limit:
+        while True:
+            async with asyncio.timeout_at(began + PATIENCE_S + len(body) / LEAST_RATE):
+                chunk = await anext(stream, None)
+            if chunk is None:
+                return body
+            body += chunk
+            if len(body) > limit:
                 raise _too_large(message)
-            chunks.append(chunk)
+    except TimeoutError:
+        raise ApiError(
+            408,
+            "upload_too_slow",
+            f"The upload has been slower than {LEAST_RATE // 1024} KiB a second for "
+            f"{PATIENCE_S:.0f} seconds, and others wait for its turn. Send it again over a faster "
+            "connection, or in parts under several names.",
+        ) from None
     except InternalServerException:
         raise ClientGone from None  # all that it stands for here
-    return b"".join(chunks)
 
 
 def _too_large(message: str) -> ApiError:

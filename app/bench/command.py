@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import secrets
 import sys
 import time
 from pathlib import Path
@@ -88,7 +89,9 @@ async def measure(
     body: dict[str, Any],
 ) -> list[Run]:
     """All runs. For each chunk the modes follow one another, so that drift of the machine meets
-    all alike; who starts changes from chunk to chunk, since the first meets the cold cache."""
+    all alike; who starts changes from chunk to chunk, since the first meets the cold cache. Each
+    mode and repeat has a cache salt of its own: it finds neither prompts nor answers of another."""
+    run_id = secrets.token_hex(4)
     bodies = {mode: with_mode(body, mode) for mode in options.modes}
     total = len(prompts) * len(bodies) * options.repeat * len(options.concurrency)
     done = 0
@@ -111,10 +114,14 @@ async def measure(
             size = max(SMALLEST_CHUNK, CHUNK_WAVES * concurrency)
             parts = chunks(prompts, size, concurrency)
             for repeat in range(options.repeat):
+                salted = {
+                    mode: request | {"cache_salt": f"bench-{run_id}-{mode}-{concurrency}-{repeat}"}
+                    for mode, request in bodies.items()
+                }
                 for number, part in enumerate(parts):
                     for mode in rotated(list(bodies), number + repeat):
                         place = Sample(mode, concurrency, repeat, number, category(part), 0)
-                        runs.append(await run_chunk(client, part, bodies[mode], place, count))
+                        runs.append(await run_chunk(client, part, salted[mode], place, count))
     return runs
 
 

@@ -8,21 +8,31 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 from rich.console import Console
 from rich.table import Table
 
 from app.bench import machine
 from app.bench.prompts import read_prompts
 from app.bench.publish import output_file, publishable
-from app.corpus import chunks_of, lines
+from app.corpora.slices import lines_of
+from app.corpus import KINDS, chunks_of, lines
 from app.failures import Failure, SettingsError
 from app.progress import Bars
 from app.settings import settings_of
 
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 COMMAND = (sys.executable, "-m", "engine.bench")
+
+
+class Document(msgspec.Struct, frozen=True):
+    """A line of a corpus: exactly one of the two."""
+
+    text: str | None = None
+    token_ids: tuple[TokenId, ...] | None = None
 
 
 def main(options: argparse.Namespace) -> int:
@@ -56,18 +66,29 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
-def documents(path: Path) -> list[Any]:
-    """The documents of a corpus file, as `paceline corpus load` takes it."""
-    if path.suffix.lower() == ".npz":
-        content = b"".join(chunk for _, chunk in lines(path))
-    else:
-        content = b"".join(chunk for _, chunk in chunks_of(path))
-    if path.suffix.lower() == ".txt":
-        return [{"text": content.decode("utf-8", "replace")}]
-    try:
-        return [msgspec.json.decode(line) for line in content.splitlines() if line.strip()]
-    except msgspec.DecodeError as error:
-        raise SettingsError(f"--corpus {path}: a line is not JSON: {error}.") from None
+def documents(path: Path) -> list[Document]:
+    """The documents of a corpus file, as `paceline corpus load` takes it. Raises SettingsError."""
+    kind = path.suffix.lower()
+    if kind not in KINDS:
+        raise SettingsError(f"--corpus {path} is none of {', '.join(KINDS)}.")
+    content = b"".join(chunk for _, chunk in (lines(path) if kind == ".npz" else chunks_of(path)))
+    if kind == ".txt":
+        try:
+            return [Document(text=content.decode())]
+        except UnicodeDecodeError as error:
+            raise SettingsError(f"--corpus {path} is not UTF-8: see byte {error.start}.") from None
+    found: list[Document] = []
+    for number, line in lines_of(content):
+        try:
+            document = msgspec.json.decode(line, type=Document)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise SettingsError(f"--corpus {path}, line {number}: {error}.") from None
+        if (document.text is None) == (document.token_ids is None):
+            raise SettingsError(
+                f"--corpus {path}, line {number}: give exactly one of text and token_ids."
+            )
+        found.append(document)
+    return found
 
 
 def run(job: dict[str, Any], bars: Bars) -> dict[str, Any]:

@@ -7,10 +7,20 @@ import contextlib
 import logging
 import secrets
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from app.corpora.delivery import EngineDoor, Progress, Refused, Replaced, deliver
+from app.corpora.delivery import (
+    DAMAGED,
+    EngineDoor,
+    Incomplete,
+    Progress,
+    Refused,
+    TooMany,
+    Unwanted,
+    deliver,
+)
 from app.corpora.upload import Upload
 from app.db.corpora import CorpusRecord, CorpusStore
 from app.db.errors import DatabaseError
@@ -43,13 +53,15 @@ class NoRoom(Exception):
 
 @dataclass(slots=True)
 class Shelved:
-    """A stored corpus, and how far the present engine has it. held: given as a whole."""
+    """A stored corpus, and how far the present engine has it. held: given as a whole. counted:
+    tokens of one that did not fit, so that it is not tokenised again for less room."""
 
     record: CorpusRecord
     progress: Progress = field(default_factory=Progress)
     held: bool = False
     indexed: int = 0
     failed: str | None = None
+    counted: int = 0
 
     def forget_engine(self) -> None:
         self.progress, self.held, self.indexed, self.failed = Progress(), False, 0, None
@@ -68,6 +80,11 @@ class Shelved:
         return 1.0 if self.state == "ready" else (given + min(1.0, indexed)) / 2
 
 
+def _size(shelved: Shelved) -> int:
+    """By which the small go first."""
+    return shelved.record.bytes
+
+
 class Library:
     """Changes are stored at once and take effect in the engine in the background, by `run`, which
     compares what is stored with what the engine says it has. Single event loop."""
@@ -79,6 +96,7 @@ class Library:
         self._most_tokens = most_tokens
         self._shelf: dict[str, Shelved] = {}
         self._pid: int | None = None
+        self._given: dict[str, str] = {}
         self._loaded_at = -RELOAD_S
         self._changed = asyncio.Event()
         self._changing = asyncio.Lock()
@@ -123,9 +141,7 @@ class Library:
         while True:
             pause_s = TICK_S
             try:
-                if time.monotonic() - self._loaded_at >= RELOAD_S:
-                    async with self._changing:
-                        await self._load()
+                await self._load_again()
                 await self._reconcile()
             except (DatabaseError, EngineCallError) as error:
                 log.debug("corpora are tried again: %s", error)
@@ -147,13 +163,19 @@ class Library:
         self._shelf = {r.name: known.get(r.version) or Shelved(r) for r in records}
         self._loaded_at = time.monotonic()
 
+    async def _load_again(self, after_s: float | None = None) -> None:
+        """See what another server has changed, when the last look is `after_s` seconds ago."""
+        if time.monotonic() - self._loaded_at >= (RELOAD_S if after_s is None else after_s):
+            async with self._changing:
+                await self._load()
+
     def _check_room(self, name: str, size: int, most: int) -> None:
         others = [s.record for s in self._shelf.values() if s.record.name != name]
         if len(others) >= MAX_CORPORA:
             raise NoRoom(f"There are {MAX_CORPORA} corpora already. Remove one first.")
         if sum(record.bytes for record in others) + size > most:
             raise NoRoom(
-                f"All corpora together may have {most // 2**20} MiB, {TOGETHER} times "
+                f"All corpora together may have {most // 2**20:,} MiB, {TOGETHER} times "
                 "--corpus-limit-mb. Remove one first."
             )
 
@@ -164,48 +186,84 @@ class Library:
         for shelved in self._shelf.values():
             if shelved.failed is not None:
                 shelved.forget_engine()
+                room = self._most_tokens - sum(s.progress.tokens for s in self._held())
+                if shelved.counted > room:
+                    shelved.failed = str(TooMany(shelved.counted, room, self._most_tokens))
         self._changed.set()
+
+    def _held(self) -> Iterator[Shelved]:
+        return (shelved for shelved in self._shelf.values() if shelved.held)
 
     async def _reconcile(self) -> None:
         if self._engine.state != "ready" or self._engine.pid is None:
             return
         if self._engine.pid != self._pid:
-            self._pid = self._engine.pid
+            self._pid, self._given = self._engine.pid, {}
             for shelved in self._shelf.values():
                 shelved.forget_engine()
-        held = await self._held()
-        for name in held.keys() - self._shelf.keys():
-            await self._engine.call(DropCorpus(name))
-        for shelved in list(self._shelf.values()):
-            if not shelved.held and shelved.failed is None:
+        await self._compare()
+        await self._drop_stale()
+        for shelved in sorted(self._shelf.values(), key=_size):
+            if not shelved.held and shelved.failed is None and self._is_current(shelved):
                 await self._give(shelved)
-                held = await self._held()
-        for name, state in held.items():
-            shelved = self._shelf.get(name)
-            if shelved is not None and shelved.held:
-                shelved.indexed, shelved.failed = state["indexed"], state["failed"]
+                await self._compare()
+                if self._changed.is_set():
+                    return  # what came meanwhile may be smaller than the next
 
-    async def _held(self) -> dict[str, Any]:
-        return (await self._engine.call(GetCorpora()))["corpora"]
+    async def _compare(self) -> None:
+        """Take over what the engine says of each corpus. One that it lost is given again."""
+        held: dict[str, Any] = (await self._engine.call(GetCorpora()))["corpora"]
+        self._given = {name: self._given.get(name, "") for name in held}
+        for name, shelved in self._shelf.items():
+            if not shelved.held:
+                continue
+            if self._given.get(name) != shelved.record.version:
+                shelved.forget_engine()
+            else:
+                shelved.indexed, shelved.failed = held[name]["indexed"], held[name]["failed"]
+
+    async def _drop_stale(self) -> None:
+        """Take out of the engine what was removed, or replaced by what is still to be given."""
+        for name, version in list(self._given.items()):
+            shelved = self._shelf.get(name)
+            if shelved is None or shelved.record.version != version:
+                await self._engine.call(DropCorpus(name))
+                self._given.pop(name, None)
+
+    def _is_current(self, shelved: Shelved) -> bool:
+        """Whether it is to be given to the engine that is there."""
+        return self._shelf.get(shelved.record.name) is shelved and self._engine.pid == self._pid
 
     async def _give(self, shelved: Shelved) -> None:
         record = shelved.record
         shelved.forget_engine()
 
-        def wanted() -> bool:
-            return self._shelf.get(record.name) is shelved and self._engine.pid == self._pid
+        async def wanted() -> bool:
+            await self._load_again()
+            await self._drop_stale()
+            return self._is_current(shelved)
 
         try:
             self._check_tokenizer(record)
             room = self._most_tokens - sum(
                 other.progress.tokens for other in self._shelf.values() if other is not shelved
             )
-            await deliver(record, self._store, self._engine, room, shelved.progress, wanted)
+            most = self._most_tokens
+            if shelved.counted > room:
+                raise TooMany(shelved.counted, room, most)
+            self._given[record.name] = record.version
+            await deliver(record, self._store, self._engine, room, most, shelved.progress, wanted)
             if not shelved.progress.tokens:
                 raise Refused("Its text has no tokens.")
             shelved.held = True
-        except Replaced:
+        except Unwanted:
             return
+        except Incomplete:
+            await self._load_again(after_s=0.0)
+            if self._is_current(shelved):
+                shelved.failed = DAMAGED
+        except TooMany as error:
+            shelved.failed, shelved.counted = str(error), error.tokens
         except Refused as error:
             shelved.failed = str(error)
         except EngineCallError as error:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -14,6 +15,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
+from app.corpora.slices import SLICE_BYTES, elements_of, lines_of, start_of
 from app.malformed import explain
 from engine.wire import MAX_CORPUS_CHARACTERS
 
@@ -25,14 +27,16 @@ IDS_BYTES = 64 * 1024
 """Of JSON, decoded in one go: a millisecond. That many ids fit a message to the engine."""
 WORK_S, REST_S = 0.002, 0.0005
 PART_BYTES = 1024 * 1024
-"""Raw bytes after which a part is full."""
+PART_PIECES = 4096
+"""A part is full at so many raw bytes or pieces: to pack and unpack it takes a millisecond or two
+without a pause."""
 
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 _PATH = re.compile(r" - at `\$\.?([^`]*)`")
 _INDEX = re.compile(r"`\$\[(\d+)\]`")
 
 
-class Piece(msgspec.Struct, frozen=True, array_like=True):
+class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A document, or a piece of one that is longer than a message to the engine may be: text, or
     token ids as little-endian int32."""
 
@@ -45,7 +49,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
         return len(self.text.encode()) + len(self.ids)
 
 
-class _Document(msgspec.Struct):
+class _Document(msgspec.Struct, gc=False):
     text: str | None = None
     token_ids: msgspec.Raw = msgspec.Raw(b"null")
 
@@ -73,20 +77,12 @@ class BadUpload(Exception):
         self.param = param
 
 
-def read_upload(body: bytes, media_type: str, vocabulary: int | None) -> Upload:
+def read_upload(body: bytes | bytearray, media_type: str, vocabulary: int | None) -> Upload:
     """The documents of a body; empty ones are left out. vocabulary: the model's ids are below it;
     None when it is not known yet. Takes seconds for a large body, in steps that let other threads
     run. Raises BadUpload."""
     packer, pace = _Packer(), _Pace()
-    for place, document in _documents(body, media_type):
-        array = bytes(document.token_ids).strip()
-        if (document.text is None) == (array == b"null"):
-            raise BadUpload(f"{place} must have exactly one of text and token_ids.", place)
-        if document.text is not None:
-            pieces = (Piece(start > 0, text) for start, text in _cut(document.text))
-        else:
-            found = _ids(array, f"{place}.token_ids", vocabulary)
-            pieces = (Piece(start > 0, ids=ids.tobytes()) for start, ids in found)
+    for pieces in _documents(body, media_type, vocabulary):
         for piece in pieces:
             packer.add(piece)
             pace.rest()
@@ -118,7 +114,7 @@ class _Packer:
         self._bytes += piece.size
         self._filled += piece.size
         self._pieces.append(piece)
-        if self._filled >= PART_BYTES:
+        if self._filled >= PART_BYTES or len(self._pieces) == PART_PIECES:
             self._close()
 
     def finish(self) -> Upload:
@@ -143,33 +139,75 @@ class _Pace:
             self._since = time.perf_counter()
 
 
-def _documents(body: bytes, media_type: str) -> Iterator[tuple[str, _Document]]:
-    """Each document with its place."""
+def _documents(
+    body: bytes | bytearray, media_type: str, vocabulary: int | None
+) -> Iterator[Iterator[Piece]]:
+    """The pieces of each document."""
     if media_type == TEXT:
-        try:
-            yield "text", _Document(body.decode())
-        except UnicodeDecodeError as error:
-            raise BadUpload(f"The text is not UTF-8: see byte {error.start}.") from None
+        yield _texts(_decoded_text(body))
     elif media_type == LINES:
-        for number, line in enumerate(body.splitlines(), 1):
-            if line.strip():
-                yield f"line {number}", _decoded(line, f"line {number}")
+        for number, line in lines_of(body):
+            yield _pieces(line, f"line {number}", vocabulary)
     elif media_type == JSON:
-        try:
-            documents = msgspec.json.decode(body, type=_Documents).documents
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise _wrong(error, "", body) from None
-        for index, document in enumerate(documents):
-            yield f"documents[{index}]", _decoded(document, f"documents[{index}]")
+        for index, element in enumerate(_elements(body)):
+            yield _pieces(element, f"documents[{index}]", vocabulary)
     else:
         raise BadUpload(f"The body must be {JSON}, {LINES} or {TEXT}, as Content-Type says.")
 
 
-def _decoded(document: bytes | msgspec.Raw, place: str) -> _Document:
+def _elements(body: bytes | bytearray) -> Iterator[bytes | bytearray]:
+    """The documents of a JSON body, not decoded yet."""
+    found = elements_of(body)
+    if found is None:
+        raise _not_documents(body)
     try:
-        return msgspec.json.decode(document, type=_Document)
+        yield from found
+    except ValueError:
+        raise _not_documents(body) from None
+
+
+def _not_documents(body: bytes | bytearray) -> BadUpload:
+    if len(body) <= EXPLAINED_BYTES:
+        try:
+            msgspec.json.decode(body, type=_Documents)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            return _wrong(error, "", bytes(body))
+    return BadUpload(
+        'The body must be {"documents": [{"text": …} or {"token_ids": […]}, …]} and nothing else.'
+    )
+
+
+def _pieces(document: bytes | bytearray, place: str, vocabulary: int | None) -> Iterator[Piece]:
+    """Of a document as JSON."""
+    try:
+        found = msgspec.json.decode(document, type=_Document)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise _wrong(error, place, bytes(document)) from None
+    array = bytes(found.token_ids).strip()
+    if (found.text is None) == (array == b"null"):
+        raise BadUpload(f"{place} must have exactly one of text and token_ids.", place)
+    if found.text is not None:
+        yield from _texts([found.text])
+        return
+    for start, ids in _ids(array, f"{place}.token_ids", vocabulary):
+        yield Piece(start > 0, ids=ids.tobytes())
+
+
+def _texts(chunks: Iterable[str]) -> Iterator[Piece]:
+    """Of a text that comes in chunks."""
+    for number, text in enumerate(_cut(chunks)):
+        yield Piece(number > 0, text)
+
+
+def _decoded_text(body: bytes | bytearray) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for at in range(start_of(body), len(body) + 1, SLICE_BYTES):
+        kept, _ = decoder.getstate()
+        try:
+            yield decoder.decode(body[at : at + SLICE_BYTES], at + SLICE_BYTES > len(body))
+        except UnicodeDecodeError as error:
+            where = at - len(kept) + error.start
+            raise BadUpload(f"The text is not UTF-8: see byte {where:,}.") from None
 
 
 def _wrong(error: Exception, place: str, body: bytes) -> BadUpload:
@@ -179,6 +217,7 @@ def _wrong(error: Exception, place: str, body: bytes) -> BadUpload:
         text, path = text.replace(match[0], ""), match[1]
     elif len(body) <= EXPLAINED_BYTES:
         text, path = explain(text.rstrip("."), body)
+        text = text.removeprefix(f"{path}: ")
     place = ".".join(filter(None, (place, path)))
     return BadUpload(f"{place or 'The body'}: {text}.", place or None)
 
@@ -205,21 +244,26 @@ def _ids(
             index = int(np.flatnonzero(ids >= vocabulary)[0])
             where = f"{place}[{start + index}]"
             raise BadUpload(
-                f"{where} is {ids[index]}; the model's token ids are 0 to {vocabulary - 1}.", where
+                f"{where} is {ids[index]:,}; the model's token ids are 0 to {vocabulary - 1:,}.",
+                where,
             )
         if len(ids):
             yield start, ids
         start, at = start + len(ids), stop + 1
 
 
-def _cut(text: str) -> Iterator[tuple[int, str]]:
-    """Pieces that the engine tokenises at once, with where they start: cut after a line, else after
-    a blank, where the last quarter has one."""
-    start = 0
-    while start < len(text):
-        end = start + MAX_CORPUS_CHARACTERS
-        if end < len(text):
+def _cut(chunks: Iterable[str]) -> Iterator[str]:
+    """Pieces that the engine tokenises at once: cut after a line, else after a blank, where the
+    last quarter has one."""
+    rest = ""
+    for chunk in chunks:
+        text, start = rest + chunk, 0
+        while len(text) - start > MAX_CORPUS_CHARACTERS:
+            end = start + MAX_CORPUS_CHARACTERS
             least = end - MAX_CORPUS_CHARACTERS // 4
             end = next((at for mark in "\n " if (at := text.rfind(mark, least, end) + 1)), end)
-        yield start, text[start:end]
-        start = end
+            yield text[start:end]
+            start = end
+        rest = text[start:]
+    if rest:
+        yield rest

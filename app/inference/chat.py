@@ -72,6 +72,7 @@ class ChatRequest(Sampled, kw_only=True):
                 messages=messages,
                 speculation=wish(self.speculation),
                 priority=self.priority or 0,
+                cache_salt=self.cache_salt or "",
             )
             for index in range(self.n or 1)
         ]

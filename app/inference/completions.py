@@ -95,6 +95,7 @@ class CompletionRequest(Sampled, kw_only=True):
                 prompt_ids=None if isinstance(prompt, str) else prompt,
                 speculation=wish(self.speculation),
                 priority=self.priority or 0,
+                cache_salt=self.cache_salt or "",
             )
             for number, prompt in enumerate(found)
             for index in range(choices)

@@ -40,6 +40,7 @@ StopIds = Annotated[list[TokenId], Meta(max_length=MAX_STOP_IDS)]
 BadWords = Annotated[list[StopString], Meta(max_length=MAX_BAD_WORDS)]
 AllowedIds = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_ALLOWED_IDS)]
 Logprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
+CacheSalt = Annotated[str, Meta(min_length=1, max_length=256)]
 Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 

@@ -41,7 +41,6 @@ class Refused(msgspec.Struct, kw_only=True):
     return_tokens_as_token_ids: Any = None
     logits_processors: Any = None
     guided_whitespace_pattern: Any = None
-    cache_salt: Any = None
     logprob_token_ids: Any = None
     repetition_detection: Any = None
     return_prompt_text: Any = None

@@ -89,6 +89,7 @@ class ResponseRequest(Sampled, kw_only=True):
             messages=(*system, *chat),
             speculation=wish(self.speculation),
             priority=self.priority or 0,
+            cache_salt=self.cache_salt or "",
         )
 
     def field_names(self) -> dict[str, str]:

@@ -10,6 +10,7 @@ from app.inference.limits import (
     AllowedIds,
     BadWords,
     Biases,
+    CacheSalt,
     MinP,
     MinTokens,
     Penalty,
@@ -31,7 +32,8 @@ MAX_TOKEN_ID = 2**31 - 1
 
 class Sampled(Refused, kw_only=True):
     """OpenAI's and vLLM's names. Everything left out has OpenAI's default; guided_… are the older
-    names of structured_outputs. priority: lower runs first."""
+    names of structured_outputs. priority: lower runs first. cache_salt: only requests with the same
+    one share computed prompts and past answers with it."""
 
     temperature: Temperature | None = None
     top_p: TopP | None = None
@@ -54,6 +56,7 @@ class Sampled(Refused, kw_only=True):
     guided_choice: Alternatives | None = None
     guided_grammar: Source | None = None
     priority: Priority | None = None
+    cache_salt: CacheSalt | None = None
     speculation: Speculation | None = None
 
     def sampling(

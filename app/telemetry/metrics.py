@@ -105,6 +105,14 @@ class Metrics:
             ["model", "drafter"],
             registry=registry,
         )
+        self._drafter_memory, self._drafter_limit, self._drafter_truncated = (
+            Gauge(f"paceline_drafter_{name}", text, ["model", "drafter"], registry=registry)
+            for name, text in (
+                ("memory_bytes", "Memory that a drafter's texts take."),
+                ("memory_limit_bytes", "Memory that they may take."),
+                ("truncated_texts", "Texts not taken in whole since the engine's start."),
+            )
+        )
         self._running = _gauges(
             registry, "requests_running", "Requests in the batch.", "num_requests_running", model
         )
@@ -135,6 +143,12 @@ class Metrics:
         _set(self._running, snapshot.running)
         _set(self._waiting, snapshot.waiting)
         _set(self._kv_usage, 1 - snapshot.free_pages / max(snapshot.total_pages, 1))
+        for drafter in snapshot.drafters:
+            if (memory := drafter.memory) is not None:
+                labels = (self._model, drafter.name)
+                self._drafter_memory.labels(*labels).set(memory.used_bytes)
+                self._drafter_limit.labels(*labels).set(memory.limit_bytes)
+                self._drafter_truncated.labels(*labels).set(memory.truncated)
         for cell in snapshot.cells:
             self._drafter_steps.labels(self._model, cell.drafter).inc(cell.request_steps)
             if not cell.draft_length:

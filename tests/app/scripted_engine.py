@@ -4,9 +4,9 @@ An answer is the words "w0 w1 w2 …", two tokens a step. The last message (or p
 `slow` (20 ms a step), `queued` (no step until it is cancelled), `hang` (one step, then nothing),
 `boom` (a Failed after the first step), `die` (the process ends), `refuse CODE` (Failed at once with
 that code; context_length_exceeded blames max_tokens, `refuse CODE FIELD` blames that field), `echo`
-(answers with the whole conversation), `sampling` (answers with the JSON of the request's sampling
-and priority), `held` (the tokens of the first step have no text), `stopped` (the first stop string
-of the request ends the answer). Logprobs are made up: see `_logprob`.
+(answers with the whole conversation), `sampling` (answers with the JSON of the request's sampling,
+priority and cache salt), `held` (the tokens of the first step have no text), `stopped` (the first
+stop string of the request ends the answer). Logprobs are made up: see `_logprob`.
 Faults: `die-once PATH` (the process ends before any token unless PATH exists, which it makes),
 `stuck` (the heartbeats tell of a step that does not end), `mute` (nothing is sent any more),
 `garbage`, `oversize` and `half` (a frame that is no message, one with a huge length, half of one
@@ -56,6 +56,7 @@ from engine.wire import (
     Heartbeat,
     Hello,
     Logprob,
+    MemoryState,
     Piece,
     Progress,
     PromptLogprobs,
@@ -96,7 +97,14 @@ class Engine:
     def drafters(self) -> tuple[DrafterState, ...]:
         return (
             DrafterState("none", "none", True, 0),
-            DrafterState("ngram", "model_free", self._enabled, 16, parameter_states(self._tuned)),
+            DrafterState(
+                "ngram",
+                "model_free",
+                self._enabled,
+                16,
+                parameter_states(self._tuned),
+                MemoryState(3 << 20, 256 << 20, 2),
+            ),
         )
 
     def send(self, message: Any) -> None:
@@ -167,7 +175,8 @@ class Engine:
         if "echo" in asked and submit.messages:
             words = [f"[{message.role}:{message.content}] " for message in submit.messages]
         if "sampling" in asked:
-            fields = msgspec.to_builtins(submit.sampling) | {"priority": submit.priority}
+            fields = msgspec.to_builtins(submit.sampling)
+            fields |= {"priority": submit.priority, "cache_salt": submit.cache_salt}
             words = [msgspec.json.encode(fields).decode()]
         if "refuse" in asked:
             code, _, param = asked.split("refuse ", 1)[1].partition(" ")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from app.admin import corpora
 from tests.app.conftest import MODEL, Api, eventually, running_api
 from tests.app.scripted_engine import ROOM
 
@@ -82,6 +84,8 @@ def test_lines_and_plain_text_are_taken_too_and_a_name_is_replaced(api: Api):
         (b'{"documents": [], "more": 1}', None, "more"),
         (b'{"documents": [{"text": "\\ud800"}]}', None, "surrogate"),
         (b'{"documents": [', None, "truncated"),
+        (b'{"documents": [{"text": "\\ud800"}]}', "documents[0].text", "[0].text: invalid"),
+        (b'{"documents": [{"a": 1, "b": "\\ud800"}]}', None, "documents[0]"),
     ],
 )
 def test_a_wrong_body_is_refused_with_its_place(api: Api, body: bytes, field: Any, says: str):
@@ -92,6 +96,7 @@ def test_a_wrong_body_is_refused_with_its_place(api: Api, body: bytes, field: An
     assert says in problem["detail"]
     if field:
         assert problem["field"] == field
+        assert problem["detail"].count(field.rpartition(".")[2]) == 1
     assert "wrong" not in listed(api)
 
 
@@ -109,6 +114,26 @@ def test_a_wrong_line_text_or_type_is_refused(api: Api, content: bytes, kind: st
     answer = api.client.put("/api/corpora/wrong", content=content, headers=headers)
     assert answer.status_code == 400
     assert says in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"Content-Encoding": "gzip"}, "Content-Encoding gzip is not taken"),
+        ({"Content-Type": "text/plain; charset=latin-1"}, "charset latin-1 is not taken"),
+    ],
+)
+def test_a_packed_body_or_another_charset_is_refused(api: Api, more: dict[str, str], says: str):
+    answer = api.client.put("/api/corpora/wrong", content=b"x", headers={**TEXT, **more})
+    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media_type")
+    assert says in answer.json()["detail"]
+    assert "wrong" not in listed(api)
+
+
+def test_utf_8_may_be_named_and_identity_is_no_encoding(api: Api):
+    headers = {"Content-Type": 'text/plain; charset="UTF-8"', "Content-Encoding": "identity"}
+    assert api.client.put("/api/corpora/named", content=b"abc", headers=headers).is_success
+    assert api.client.delete("/api/corpora/named").is_success
 
 
 @pytest.mark.parametrize("name", ["a b", "ä", "x" * 65, "a%2Fb"])
@@ -141,7 +166,7 @@ def test_what_is_too_large_is_a_413_that_names_limit_and_setting(tmp_path: Path)
         assert answer.status_code == 413
         assert "together may have 8 MiB" in answer.json()["detail"]
         failed = eventually(lambda: (c := listed(api)["0"])["state"] == "failed" and c)
-        assert "1000 tokens" in failed["reason"]
+        assert "1,000 tokens" in failed["reason"]
         assert "--corpus-tokens" in failed["reason"]
 
 
@@ -215,12 +240,51 @@ def test_a_client_that_leaves_during_its_upload_leaves_nothing_behind(
     assert "unexpected error" not in caplog.text
 
 
+def test_slow_uploads_end_with_a_408_and_others_get_their_turn(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(corpora, "PATIENCE_S", 0.3)
+    host, port = api.url.removeprefix("http://").split(":")
+    head = f"PUT /api/corpora/slow HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {api.admin_key}\r\n"
+    with ExitStack() as stack:
+        slow = [
+            stack.enter_context(socket.create_connection((host, int(port)), 20)) for _ in range(3)
+        ]
+        for connection in slow:  # one more than may upload at a time
+            connection.sendall(f"{head}Content-Length: 100\r\n\r\nabc".encode())
+        assert load(api, "quick", {"text": "abc"}).is_success
+        for connection in slow:
+            answer = b""
+            while b"faster connection" not in answer and (more := connection.recv(65536)):
+                answer += more
+            assert answer.startswith(b"HTTP/1.1 408")
+            assert b"upload_too_slow" in answer
+            assert b"slower than 128 KiB a second" in answer
+    assert "slow" not in listed(api)
+    assert api.client.delete("/api/corpora/quick").is_success
+
+
 # --- parameters -----------------------------------------------------------------------------------
 
 
 def drafter(api: Api) -> dict[str, Any]:
     found = api.client.get("/api/drafters").json()["drafters"]
     return next(one for one in found if one["name"] == "ngram")
+
+
+def test_memory_of_texts_is_shown_and_measured(api: Api):
+    assert drafter(api)["memory"] == {
+        "used_bytes": 3 << 20, "limit_bytes": 256 << 20, "truncated": 2
+    }  # fmt: skip
+    labels = '{drafter="ngram",model="scripted"}'
+    eventually(
+        lambda: (
+            f"paceline_drafter_memory_bytes{labels} 3.145728e+06" in api.client.get("/metrics").text
+        )
+    )
+    text = api.client.get("/metrics").text
+    assert f"paceline_drafter_memory_limit_bytes{labels} 2.68435456e+08" in text
+    assert f"paceline_drafter_truncated_texts{labels} 2.0" in text
 
 
 def test_parameters_are_shown_with_their_ranges_changed_and_audited(api: Api):
@@ -260,7 +324,23 @@ def test_parameters_are_shown_with_their_ranges_changed_and_audited(api: Api):
         ),
         ("ngram", {"parameters": {"least": 1.5}}, "parameter_out_of_range", "parameters.least", ""),
         ("ngram", {"parameters": {"least": 8}}, "bad_setting", "parameters", "raise most too"),
-        ("ngram", {"parameters": {"share": "x"}}, "invalid_value", "parameters", "Expected"),
+        *(
+            (
+                "ngram",
+                {"parameters": {"share": value}},
+                "invalid_value",
+                "parameters.share",
+                "number",
+            )
+            for value in ("x", "0.5", None, [], {})
+        ),
+        (
+            "ngram",
+            {"parameters": {"least": 10**30}},
+            "parameter_out_of_range",
+            "parameters.least",
+            "",
+        ),
         ("none", {"parameters": {"x": 1}}, "invalid_value", "parameters", "no parameters"),
     ],
 )

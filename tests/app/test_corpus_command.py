@@ -26,13 +26,13 @@ def test_files_of_every_kind_are_loaded_listed_and_removed(
     tokens, offsets = np.arange(200, dtype=np.uint16), np.array([10, 50, 50, 200], np.uint32)
     np.savez(arrays, tokens=tokens, offsets=offsets)
     for name, file, documents, count in (
-        ("text", text, 1, 6),
-        ("lines", lines, 2, 5),
-        ("arrays", arrays, 2, 190),
+        ("text", text, "1 document", 6),
+        ("lines", lines, "2 documents", 5),
+        ("arrays", arrays, "2 documents", 190),
     ):
         assert corpus(api, "load", name, file) == 0
         out = capsys.readouterr().out
-        assert f"Loaded {name}: {documents} documents, {count} tokens" in out
+        assert f"Loaded {name}: {documents}, {count} tokens" in out
         assert "upload: " in out
         assert "index: " in out
     assert corpus(api, "list") == 0
@@ -54,6 +54,7 @@ def test_files_of_every_kind_are_loaded_listed_and_removed(
         ("a.npz", b"x", 2, "is not an .npz file"),
         ("missing.txt", None, 2, "No such file"),
         ("missing.npz", None, 2, "No such file"),
+        ("missing", None, 2, "No such file"),
     ],
 )
 def test_a_wrong_file_is_one_clear_line(
@@ -95,8 +96,29 @@ def test_a_corpus_that_the_engine_refuses_ends_with_its_reason(
     assert corpus(api, "load", "too-much", tmp_path / "a.txt") == 1
     assert "is stored but cannot be used: the memory is full" in capsys.readouterr().err
     assert corpus(api, "list") == 0
-    assert "the memory is full; remove a corpus." in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    place = next(place for place, line in enumerate(lines) if line.startswith("too-much "))
+    assert lines[0].split() == ["name", "state", "documents", "tokens", "MiB", "loaded", "by"]
+    assert lines[place].split()[1:5] == ["failed", "1", "-", "0.02"]
+    assert lines[place].endswith("bootstrap")
+    assert lines[place + 1] == "    the memory is full; remove a corpus."
     assert corpus(api, "remove", "too-much") == 0
+
+
+def test_a_corpus_that_is_removed_while_it_is_stored_is_said(
+    api: Api, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = api.service.corpora
+    put = library.put
+
+    async def put_and_remove(name: str, *more: Any) -> None:
+        await put(name, *more)
+        await library.remove(name)
+
+    monkeypatch.setattr(library, "put", put_and_remove)
+    (tmp_path / "a.txt").write_text("abc", "utf-8")
+    assert corpus(api, "load", "gone", tmp_path / "a.txt") == 1
+    assert "The corpus gone was removed or replaced meanwhile" in capsys.readouterr().err
 
 
 def test_a_server_that_is_away_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,19 +4,22 @@ engine ends with what is stored."""
 from __future__ import annotations
 
 import asyncio
+import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.corpora import library
+from app.corpora import library, slices
 from app.corpora.library import Library, NoRoom
-from app.corpora.upload import LINES, TEXT, BadUpload, Upload, read_upload, unpack
+from app.corpora.upload import JSON, LINES, TEXT, BadUpload, Upload, read_upload, unpack
 from app.db.corpora import CorpusStore
 from app.db.engine import create_engine
 from app.db.migrate import upgrade
@@ -169,6 +172,210 @@ async def test_what_another_server_on_the_same_database_changes_is_taken_up(
     running.cancel()
 
 
+@dataclass
+class Slow(Engine):
+    """Calls `between` before every message but the first of a corpus."""
+
+    shelves: Shelves = field(default_factory=lambda: Shelves(room=10**8))
+    between: Callable[[], Awaitable[object]] | None = None
+    messages: int = 0
+
+    async def call(self, body: CallBody) -> Any:
+        if isinstance(body, EncodeCorpus):
+            self.messages += 1
+            if self.between is not None and self.messages > 1:
+                between, self.between = self.between, None
+                await between()
+        return await super().call(body)
+
+
+def large(parts: int) -> Upload:
+    """About a MiB in each part."""
+    return text(*[f"{number:5}" * 3_000 for number in range(70 * parts)])
+
+
+@pytest.mark.parametrize("change", ["remove", "replace"])
+async def test_a_corpus_that_changes_while_it_is_given_is_never_ready_in_part(
+    database: AsyncEngine, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    store, engine = CorpusStore(database), Slow()
+    other = Library(CorpusStore(database), Engine(), 10**7)
+    made = Library(store, engine, 10**7)
+    monkeypatch.setattr(library, "RELOAD_S", 3600.0)
+    await made.put("a", large(2), "op", 64 * MEGABYTE)
+
+    async def changed() -> None:
+        if change == "remove":
+            await other.remove("a")
+        else:
+            await other.put("a", text("new"), "op", 64 * MEGABYTE)
+
+    engine.between = changed
+    await made._reconcile()
+    shown = made.find("a")
+    assert engine.messages > 1
+    if change == "remove":
+        assert shown is None
+    else:
+        assert shown is not None
+        assert (shown["state"], shown["bytes"]) == ("loading", 3)
+    await made._reconcile()
+    assert engine.holds() == ({} if change == "remove" else {"a": "new"})
+
+
+async def test_a_corpus_of_which_a_part_is_missing_fails_and_says_so(
+    database: AsyncEngine,
+) -> None:
+    engine = Slow()
+    made = Library(CorpusStore(database), engine, 10**7)
+    await made.put("a", large(2), "op", 64 * MEGABYTE)
+    async with database.begin() as connection:
+        await connection.execute(corpus_parts.delete().where(corpus_parts.c.part == 1))
+    await made._reconcile()
+    shown = made.find("a")
+    assert shown is not None
+    assert shown["state"] == "failed"
+    assert "damaged" in shown["reason"]
+    assert not engine.holds()
+
+
+async def test_a_corpus_that_the_engine_lost_is_given_again(database: AsyncEngine) -> None:
+    engine = Engine()
+    made = Library(CorpusStore(database), engine, 1_000)
+    running = asyncio.create_task(made.run())
+    await made.put("a", text("abc"), "op", MEGABYTE)
+    await settled(made)
+    engine.shelves = Shelves()  # the same process
+    async with asyncio.timeout(20):
+        while engine.holds() != {"a": "abc"}:
+            await asyncio.sleep(0.002)
+    await settled(made)
+    running.cancel()
+
+
+@pytest.mark.parametrize("by", ["this server", "another"])
+async def test_a_removal_does_not_wait_for_a_long_delivery(database: AsyncEngine, by: str) -> None:
+    engine = Slow()
+    made = Library(CorpusStore(database), engine, 10**7)
+    other = made if by == "this server" else Library(CorpusStore(database), Engine(), 10**7)
+    await made.put("a", text("abc"), "op", 64 * MEGABYTE)
+    await made._reconcile()
+    assert engine.holds() == {"a": "abc"}
+    await made.put("b", large(1), "op", 64 * MEGABYTE)
+    seen: list[tuple[str, ...]] = []
+
+    async def removed() -> None:
+        await other.remove("a")
+        await asyncio.sleep(0.02)  # more than between two looks at the database
+        engine.between = look
+
+    async def look() -> None:
+        seen.append(tuple(engine.holds()))
+
+    engine.between = removed
+    await made._reconcile()
+    assert "a" not in seen[0]
+    assert tuple(engine.holds()) == ("b",)
+
+
+async def test_one_that_does_not_fit_is_tokenised_again_only_when_there_is_room_for_it(
+    database: AsyncEngine,
+) -> None:
+    engine = Slow()
+    made = Library(CorpusStore(database), engine, 100)
+    for name, size in (("a", 20), ("b", 30), ("c", 40), ("large", 90), ("huge", 101)):
+        await made.put(name, text("x" * size), "op", MEGABYTE)
+    running = asyncio.create_task(made.run())
+
+    async def states(**wanted: str) -> None:
+        async with asyncio.timeout(20):
+            while {c["name"]: c["state"] for c in made.list()} != wanted:
+                await asyncio.sleep(0.002)
+
+    def reason(name: str) -> str:
+        shown = made.find(name)
+        assert shown is not None
+        return shown["reason"]
+
+    await states(a="ready", b="ready", c="ready", large="failed", huge="failed")
+    assert "It has 90 tokens, and there is room for 10." in reason("large")
+    assert "more than the 100 tokens" in reason("huge")
+    messages = engine.messages
+    engine.restart()
+    async with asyncio.timeout(20):
+        while set(engine.holds()) != set("abc"):
+            await asyncio.sleep(0.002)
+    await states(a="ready", b="ready", c="ready", large="failed", huge="failed")
+    await made.remove("a")
+    assert "It has 90 tokens, and there is room for 30." in reason("large")
+    await asyncio.sleep(0.02)
+    await states(b="ready", c="ready", large="failed", huge="failed")
+    assert engine.messages == messages + 3  # the three that fit, after the restart
+    await made.remove("b")
+    await made.remove("c")
+    await states(large="ready", huge="failed")
+    assert engine.messages == messages + 4
+    assert engine.holds() == {"large": "x" * 90}
+    running.cancel()
+
+
+async def test_the_small_are_given_first_also_those_that_come_meanwhile(
+    database: AsyncEngine,
+) -> None:
+    engine = Slow()
+    made = Library(CorpusStore(database), engine, 10**6)
+    for name, size in (("a", 300), ("b", 200), ("c", 100)):
+        await made.put(name, text("x" * size), "op", MEGABYTE)
+
+    async def more() -> None:
+        await made.put("d", text("y"), "op", MEGABYTE)
+
+    engine.between = more  # comes while the second of them is given
+    running = asyncio.create_task(made.run())
+    await settled(made)
+    async with asyncio.timeout(20):
+        while len(engine.holds()) < 4:
+            await asyncio.sleep(0.002)
+    assert list(engine.holds()) == ["c", "b", "d", "a"]
+    running.cancel()
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+async def test_one_too_many_is_counted_to_its_end_but_not_kept_in_part(
+    database: AsyncEngine, parts: int
+) -> None:
+    engine = Slow()
+    made = Library(CorpusStore(database), engine, 10**7)
+    await made.put("large", large(parts), "op", 64 * MEGABYTE)
+    await made.put("small", text("x" * 10**6), "op", 64 * MEGABYTE)
+    made._most_tokens = 15_000 * 70 * parts + 10
+    for _ in range(2):
+        await made._reconcile()
+        made._changed.clear()
+    assert tuple(engine.holds()) == ("small",)
+    shown = made.find("large")
+    assert shown is not None
+    assert f"It has {15_000 * 70 * parts:,} tokens, and there is room" in shown["reason"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [(TEXT, "für"), (LINES, '{"text": "für"}'), (JSON, '{"documents": [{"text": "für"}]}')],
+)
+def test_a_byte_order_mark_is_left_out(kind: str, body: str) -> None:
+    upload = read_upload(body.encode("utf-8-sig"), kind, None)
+    assert [piece.text for part in upload.parts for piece in unpack(part)] == ["für"]
+
+
+async def test_small_documents_are_tokenised_many_at_a_time(database: AsyncEngine) -> None:
+    engine = Slow()
+    made = Library(CorpusStore(database), engine, 10**6)
+    await made.put("a", text(*[f"{number:04}" for number in range(1_000)]), "op", MEGABYTE)
+    await made._reconcile()
+    assert engine.messages <= 4
+    assert engine.holds() == {"a": "|".join(f"{number:04}" for number in range(1_000))}
+
+
 async def test_a_long_document_comes_as_one_sequence_and_in_bounded_messages(
     database: AsyncEngine,
 ) -> None:
@@ -241,6 +448,56 @@ def test_many_token_ids_in_one_document_keep_their_order_and_a_wrong_one_its_pla
         with pytest.raises(BadUpload, match=says) as refused:
             read_upload(document % text, LINES, 256)
         assert refused.value.param == "line 1.token_ids[70000]"
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.integers() | st.text(alphabet='ab"\\,[]{}é\n ', max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=8,
+)
+
+
+@given(st.lists(JSON_VALUES, max_size=6), st.integers(1, 40), st.sampled_from([None, 1]))
+def test_a_list_is_cut_into_its_elements_wherever_the_slices_end(
+    documents: list[Any], size: int, indent: int | None
+) -> None:
+    body = json.dumps({"documents": documents}, indent=indent).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slices, "SLICE_BYTES", size)
+        elements = slices.elements_of(body)
+        assert elements is not None
+        assert [json.loads(element) for element in elements] == documents
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"documents": [{"text": "a"}',
+        b'{"documents": [{"text": "a"}]',
+        b'{"documents": [{"text": "a"}], "more": 1}',
+        b'{"documents": [{"text": "a"}}}',
+        b'{"documents": [{"text": "a"},]}',
+        b'{"documents": [{"text": "a"}]} x',
+        b'{"documents": {"text": "a"}}',
+        b'[{"text": "a"}]',
+    ],
+)
+def test_a_body_that_is_not_one_list_of_documents_is_refused(body: bytes) -> None:
+    for more in (b"", b" " * 70_000):
+        with pytest.raises(BadUpload, match=r"documents|The body"):
+            read_upload(more + body, JSON, None)
+
+
+def test_many_small_documents_fill_parts_of_few_pieces() -> None:
+    upload = read_upload(b'{"text":"a"}\n' * 10_000, LINES, None)
+    assert upload.documents == 10_000
+    assert [len(unpack(part)) for part in upload.parts] == [4096, 4096, 1808]
+
+
+def test_a_wrong_byte_of_a_long_text_is_told_with_its_place() -> None:
+    whole = "für ".encode() * 50_000
+    with pytest.raises(BadUpload, match=f"see byte {len(whole):,}"):
+        read_upload(whole + b"\xff" + whole, TEXT, None)
 
 
 def test_large_uploads_are_packed_in_several_parts() -> None:

@@ -18,6 +18,7 @@ from tests.app.conftest import MODEL, Api, eventually
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 JSON, REGEX = {"type": "json_object"}, {"regex": "a"}
 NEUTRAL = {
+    "cache_salt": "",
     "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "presence_penalty": 0.0,
     "frequency_penalty": 0.0, "repetition_penalty": 1.0, "logit_bias": {}, "seed": None,
     "min_tokens": 0, "stop": [], "stop_token_ids": [], "ignore_eos": False, "bad_words": [],
@@ -233,7 +234,6 @@ def test_an_error_of_the_engine_names_the_field_that_was_sent(
 @pytest.mark.parametrize(
     ("refused", "neutral"),
     [
-        ({"cache_salt": "mine"}, {"cache_salt": None}),
         ({"logprob_token_ids": [1]}, {"logprob_token_ids": None}),
         ({"repetition_detection": {"max_pattern_size": 4}}, {"repetition_detection": None}),
         ({"return_prompt_text": True}, {"return_prompt_text": False}),
@@ -449,6 +449,18 @@ def test_cached_tokens_are_recorded_and_counted(api: Api):
     assert (row["prompt_tokens"], row["cached_tokens"]) == (7, 4)
     assert (failed, rows[0]["cached_tokens"]) == (400, None)
     assert [counted(name) for name in names] == [count + 4 for count in before]
+
+
+@pytest.mark.parametrize("endpoint", PATHS)
+def test_a_cache_salt_reaches_the_engine(api: Api, endpoint: str):
+    assert sampling(api, endpoint, cache_salt="mine")["cache_salt"] == "mine"
+    assert (
+        sampling(api, endpoint)["cache_salt"]
+        == sampling(api, endpoint, cache_salt=None)["cache_salt"]
+        == ""
+    )
+    for wrong in ("", "x" * 257, 5):
+        assert post(api, endpoint, "hi", cache_salt=wrong).status_code == 400
 
 
 def test_preemptions_and_prefix_cache_are_counted_in_the_metrics(api: Api):

@@ -191,3 +191,77 @@ def test_small_categories_are_pooled_so_that_the_concurrency_is_reached() -> Non
     parts = chunks(made, 16, 8)
     assert sorted(len(part) for part in parts) == [9, 10, 10]
     assert [category(part) for part in parts] == ["large", "large", "mixed"]
+
+
+# --- bench drafters -------------------------------------------------------------------------------
+
+CORPUS = """
+{"text": "A river is a natural flowing watercourse. One two three, one two three, one two three."}
+{"text": ""}
+{"token_ids": [17]}
+{"token_ids": [5, 6, 7, 8, 9, 5, 6, 7, 8, 10], "id": "more fields are ignored"}
+"""
+
+
+def test_the_drafters_are_measured_in_an_engine_of_their_own(
+    prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus, out = tmp_path / "corpus.jsonl", tmp_path / "result.json"
+    long = json.dumps({"token_ids": [number * number * 31 % 40_000 for number in range(1_500)]})
+    corpus.write_text(f"{CORPUS}{long}\n{long}\n", "utf-8")
+    arguments = ["bench", "drafters", "--prompts", str(prompts), "--corpus", str(corpus)]
+    arguments += ["--limit", "2", "--max-tokens", "8", "--rounds", "2", "--json", str(out)]
+    assert main(arguments) == 0
+    result = json.loads(out.read_text("utf-8"))
+    modes = result["tokens_per_step"]
+    assert set(modes) == {"none", "ngram", "suffix", "mix", "suffix, warm", "mix, warm"}
+    for name, mode in modes.items():
+        assert set(mode["categories"]) == {"copy", "chat"}
+        assert mode["prompts"] == 2
+        for key in ("steps", "tokens", "prompts"):
+            assert mode[key] == sum(one[key] for one in mode["categories"].values())
+        assert mode["tokens"] == modes["none"]["tokens"] > 0  # the same text, however drafted
+        assert mode["tokens_per_step"] == pytest.approx(mode["tokens"] / mode["steps"], abs=1e-4)
+        assert mode["tokens_per_step"] >= 1
+        assert 0 <= mode["acceptance_rate"] <= 1
+        assert (mode["drafted_per_step"] > 0) == (name != "none")
+        assert mode["drafting_cpu_s"] > 0
+    assert modes["none"]["tokens_per_step"] == 1
+    assert modes["ngram"]["tokens_per_step"] > 1
+    first, second = result["rounds"]
+    assert second["acceptance_rate"] >= first["acceptance_rate"]
+    assert second["tokens"] == first["tokens"]
+    assert 0 < result["drafting"]["share"] < 1
+    assert set(result["calls"]) == {"suffix", "ngram"}
+    for name in ("commit", "admit", "work", "put", "drop"):
+        assert result["calls"]["suffix"][f"longest_{name}_ms"] > 0
+    assert result["calls"]["suffix"]["soak_bytes"] <= result["calls"]["suffix"]["soak_limit_bytes"]
+    shown = capsys.readouterr().out
+    assert "Tokens per target step" in shown
+    assert "longest commit ms" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.jsonl", '{"text": "x"}\n[1]\n', "line 2: Expected `object`"),
+        ("a.jsonl", '{"text": "x"}\n\n{"text"\n', "line 3: "),
+        ("a.jsonl", '{"text": "x", "token_ids": [1]}', "line 1: give exactly one of text and"),
+        ("a.jsonl", '{"token_ids": [-1]}', "line 1: Expected `int` >= 0"),
+        ("a.pdf", "x", "is none of .txt, .jsonl"),
+        ("a.npz", "x", "is not an .npz file"),
+        ("missing.txt", None, "No such file"),
+    ],
+)
+def test_a_wrong_corpus_is_refused_before_a_model_is_loaded(
+    prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    name: str, content: str | None, says: str,
+) -> None:  # fmt: skip
+    corpus = tmp_path / name
+    if content is not None:
+        corpus.write_text(content, "utf-8")
+    arguments = ["bench", "drafters", "--prompts", str(prompts), "--corpus", str(corpus)]
+    assert main(arguments) == 2
+    shown = capsys.readouterr()
+    assert says in shown.err
+    assert "model" not in shown.out

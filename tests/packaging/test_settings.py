@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
 from app.failures import SettingsError, StartError
-from app.settings import FIELDS, SECRETS, load_settings, prepare_data_dir
+from app.settings import FIELDS, SECRETS, Settings, load_settings, prepare_data_dir
 from engine.config import EngineConfig
+from engine.drafters.suffix_forest import MAX_BYTES, MIN_BYTES, SuffixForest
+from engine.drafters.suffix_memory import MAX_DEPTH
 
 
 def test_an_option_wins_over_the_environment_and_that_over_the_default() -> None:
@@ -151,3 +154,22 @@ def test_a_data_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
     file.touch()
     with pytest.raises(StartError, match="Cannot write to the data directory"):
         prepare_data_dir(load_settings({"data_dir": str(file)}, {}))
+
+
+def bounds(name: str) -> tuple[int, int]:
+    """Least and largest value of a setting of whole numbers."""
+    found = get_args(get_type_hints(Settings, include_extras=True)[name])[1:]
+    (low,) = [one.ge for one in found if one.ge is not None]
+    (high,) = [one.le for one in found if one.le is not None]
+    return low, high
+
+
+def test_the_suffix_drafter_takes_every_memory_and_depth_that_may_be_set() -> None:
+    low, high = bounds("suffix_memory_mb")
+    assert low << 20 >= MIN_BYTES
+    assert high << 20 == MAX_BYTES
+    assert bounds("suffix_depth") == (2, MAX_DEPTH)
+    for memory, depth in ((low, 2), (low, MAX_DEPTH)):
+        assert SuffixForest(memory << 20, depth).depth == depth
+    with pytest.raises(SettingsError, match=r"suffix-memory-mb .*<= 65536"):
+        load_settings({}, {"PACELINE_SUFFIX_MEMORY_MB": "65537"})

@@ -72,6 +72,14 @@ def test_every_axis_names_its_quantity_and_unit(chart: Any, titles: set[str]) ->
     assert axis_titles(chart.to_dict()) >= titles
 
 
+@pytest.mark.parametrize("value", [0.0, None])
+def test_a_line_at_zero_has_a_scale(value: float | None) -> None:
+    chart = charts.over_time([{"ago": 0.0, "D": value}], "D", "Mean D (tokens)").to_dict()
+    for layer in chart["layer"]:
+        assert layer["encoding"]["y"]["scale"]["domain"] == [0, 1]
+        assert layer["encoding"]["y"]["axis"]["values"] == [0, 1]
+
+
 def test_a_drafter_has_the_same_colour_in_every_chart() -> None:
     for chart in (charts.drafter_share(SHARES), charts.what_if(CANDIDATES, None)):
         text = chart.to_json()

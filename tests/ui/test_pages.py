@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,14 @@ def test_a_page_runs_without_error_on_the_live_server(
     page.switch_page(path).run()
     assert not page.exception
     assert 'role="alert"' not in text(page)
+
+
+def test_the_drafters_panel_shows_the_memory_of_texts(
+    monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    page = app(monkeypatch, server.url, server.admin_key).run()
+    page.switch_page("app_pages/controller.py").run()
+    assert re.search(r"\d+ of \d+ MiB", text(page))
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -60,6 +60,18 @@ def test_a_time_is_shown_in_utc_from_epoch_seconds_and_from_iso_text() -> None:
     assert shaping.clock("not a time") == "–"
 
 
+def test_a_day_is_shown_with_its_time_and_a_missing_one_is_a_dash() -> None:
+    assert shaping.day_and_clock(1_795_991_376.1) == "2026-11-29 22:29:36"
+    assert shaping.day_and_clock(None) == shaping.MISSING
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1, "1 token"), (0, "0 tokens"), (1200, "1,200 tokens")]
+)
+def test_what_is_counted_is_one_or_many(value: int, text: str) -> None:
+    assert shaping.counted(value, "token") == text
+
+
 def test_the_series_counts_back_from_now_and_drops_what_is_older_than_the_span() -> None:
     rows = shaping.series(state({"time": 500.0}, {"time": 990.0}, {"time": 1000.4}), 300)
     assert [row["ago"] for row in rows] == [-10.0, 0.0]

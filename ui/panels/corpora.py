@@ -52,19 +52,23 @@ def _corpus(corpus: dict[str, Any]) -> None:
     name, state = corpus["name"], corpus["state"]
     colour = COLOURS.get(state, palette.INK)
     facts = [
-        f"{shaping.number(corpus['documents'])} documents",
+        shaping.counted(corpus["documents"], "document"),
         shaping.size(corpus["bytes"]),
-        f"loaded by {corpus['created_by']} at {shaping.clock(corpus['created_at'])} UTC",
+        f"loaded by {corpus['created_by']} at {shaping.day_and_clock(corpus['created_at'])} UTC",
     ]
     if corpus["tokens"] is not None:
-        facts.insert(1, f"{shaping.number(corpus['tokens'])} tokens")
+        facts.insert(1, shaping.counted(corpus["tokens"], "token"))
     with st.container(
         horizontal=True, vertical_alignment="center", key=f"corpus-{_slug(name)}", gap="small"
     ):
-        why = f"<div class='pl-note'>{escape(corpus['reason'])}</div>" if corpus["reason"] else ""
+        why = (
+            f"<div class='pl-note' style='overflow-wrap:anywhere'>{escape(corpus['reason'])}</div>"
+            if corpus["reason"]
+            else ""
+        )
         st.html(
             f'<span class="pl-pill" style="--c:{colour}">{escape(state)}</span> '
-            f"<b>{escape(name)}</b>"
+            f'<b style="overflow-wrap:anywhere">{escape(name)}</b>'
             f'<div class="pl-note">{escape(", ".join(facts))}</div>{why}',
             width="stretch",
         )
@@ -112,9 +116,9 @@ def _form() -> None:
         except ApiError as error:
             st.session_state[ANSWER] = (False, error.message)
         else:
-            text = f"Stored {name}: {shaping.number(corpus['documents'])} documents."
+            text = f"Stored {name}: {shaping.counted(corpus['documents'], 'document')}."
             st.session_state[ANSWER] = (True, text)
-    with st.container(key="corpus-answer"):
+    with st.container(key="corpora-answer"):
         good, text = st.session_state.get(ANSWER, (True, ""))
         if text:
             chrome.notice(text, good=good)

@@ -12,6 +12,7 @@ from ui.client import ApiError
 
 NO_CONNECTION = "No data: the API does not answer."
 REFUSED = "drafter_refused"
+"""Holds the drafter's name and why its change was refused, until that has been shown."""
 
 
 @st.fragment(run_every=5.0, key="switch-drafters")
@@ -29,15 +30,17 @@ def show() -> None:
             st.html(f'<div class="pl-note">{NO_CONNECTION}</div>')
         for item in found:
             _drafter(item)
-        if text := st.session_state.pop(REFUSED, ""):
-            chrome.notice(text, good=False)
+            refused, why = st.session_state.get(REFUSED, ("", ""))
+            if item["name"] == refused:
+                del st.session_state[REFUSED]
+                chrome.notice(why, good=False)
 
 
 def _drafter(item: dict[str, Any]) -> None:
     name, key = item["name"], f"enable_{item['name']}"
     with st.container(horizontal=True, vertical_alignment="center", key=f"row-{name}"):
         st.html(
-            f"{chrome.pill(name)} <span class='pl-note'>&nbsp;{_kind(item)}</span>",
+            f"{chrome.pill(name)} <span class='pl-note'>&nbsp;{_kind(item)}{_memory(item)}</span>",
             width="stretch",
         )
         if name == "none":
@@ -98,11 +101,21 @@ def _kind(item: dict[str, Any]) -> str:
     return escape(f"{kind}, D up to {longest}" if longest else kind)
 
 
+def _memory(item: dict[str, Any]) -> str:
+    """What a drafter's texts take, and whether some did not fit."""
+    memory = item.get("memory")
+    if not memory:
+        return ""
+    used, limit = (memory[key] / 2**20 for key in ("used_bytes", "limit_bytes"))
+    text = f", {used:,.0f} of {limit:,.0f} MiB"
+    return text + (f", {count:,} texts cut short" if (count := memory["truncated"]) else "")
+
+
 def _enable(name: str) -> None:
     try:
         chrome.client().set_drafter(name, enabled=st.session_state[f"enable_{name}"])
     except ApiError as error:
-        st.session_state[REFUSED] = error.message
+        st.session_state[REFUSED] = (name, error.message)
 
 
 def _change(drafter: str, name: str) -> None:
@@ -114,7 +127,7 @@ def _change(drafter: str, name: str) -> None:
     try:
         chrome.client().set_drafter(drafter, parameters={name: value})
     except ApiError as error:
-        st.session_state[REFUSED] = error.message
+        st.session_state[REFUSED] = (drafter, error.message)
         del st.session_state[f"{key}_seen"]  # back to the server's value
     else:
         st.session_state[f"{key}_seen"] = value
