@@ -9,6 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SETUP := $(VENV)/.installed
+# Two at most: a third server with its model would take more memory than it saves time.
+WORKERS := --numprocesses logical --maxprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: up setup test lint format docs exactness bench lock browser clean help
 
@@ -36,7 +38,7 @@ $(SETUP): pyproject.toml $(VENV)/.locked
 	@touch $@
 
 test: $(SETUP) browser lint  ## set up and run every check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(WORKERS)
 
 lint: $(SETUP)  ## format check, lint, types, import contract
 	$(BIN)/ruff format --check .

@@ -40,6 +40,8 @@ ROUTES = (
     state.state,
     control.list_drafters,
     control.set_drafter,
+    control.load_drafter,
+    control.unload_drafter,
     control.get_controller,
     control.set_controller,
     control.what_if,

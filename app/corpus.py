@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import json
 import time
 import zipfile
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,14 +15,13 @@ from urllib.parse import quote
 import httpx
 import numpy as np
 
-from app.failures import Failure, SettingsError, StartError
+from app.failures import Failure, SettingsError
 from app.keys import date
 from app.progress import Bars
-from app.remote import api_key, reason
+from app.remote import call, connected
 
 CHUNK_BYTES = 256 * 1024
 POLL_S = 0.3
-TIMEOUT_S = 120.0
 LINES = "application/x-ndjson"
 HEADS = ("name", "state", "documents", "tokens", "MiB", "loaded", "by")
 NUMBERS = ("documents", "tokens", "MiB")
@@ -174,29 +172,3 @@ def lines(path: Path) -> Iterator[tuple[float, bytes]]:
 
 def address(name: str) -> str:
     return f"/api/corpora/{quote(name, safe='')}"
-
-
-@contextlib.contextmanager
-def connected(options: argparse.Namespace) -> Generator[httpx.Client]:
-    headers = {"Authorization": f"Bearer {api_key(options.key)}"}
-    try:
-        with httpx.Client(
-            base_url=options.url, headers=headers, timeout=TIMEOUT_S, trust_env=False
-        ) as client:
-            yield client
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise StartError(f"Cannot reach {options.url}: {error}. Is the server running?") from None
-
-
-def call(
-    client: httpx.Client,
-    method: str,
-    path: str,
-    content: Iterable[bytes] | None = None,
-    headers: dict[str, str] | None = None,
-) -> dict[str, Any]:
-    """The answer. Raises Failure with the server's own words."""
-    answer = client.request(method, path, content=content, headers=headers)
-    if not answer.is_success:
-        raise Failure(f"The server answers HTTP {answer.status_code}: {reason(answer)}")
-    return answer.json()

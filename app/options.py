@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import Any, Literal, get_args, get_origin, get_type_hints
-
-import msgspec
+from typing import Any
 
 from app import package_version
-from app.settings import FIELDS, Settings
+from app.arguments import counts, group, leaf, names, positive
+from app.settings import FIELDS
+from app.train_options import add_train
 
 SECRET = ("admin_key", "console_key")
 """Settings that come from the environment only: options show in the process list."""
@@ -33,6 +32,8 @@ def build_parser() -> argparse.ArgumentParser:
     add_bench(commands)
     add_model(commands)
     add_corpus(commands)
+    add_drafter(commands)
+    add_train(commands)
     add_keys(commands)
     add_database(commands)
     leaf(commands, "version", "print the version", "app.options:print_version")
@@ -42,42 +43,6 @@ def build_parser() -> argparse.ArgumentParser:
 def print_version(options: argparse.Namespace) -> int:
     print(package_version())
     return 0
-
-
-def leaf(
-    commands: Any, name: str, text: str, run: str, settings: Sequence[str] = ()
-) -> argparse.ArgumentParser:
-    """A command that runs something, with the options of these settings."""
-    description = text[0].upper() + text[1:] + "."
-    parser = commands.add_parser(name, help=text, description=description, allow_abbrev=False)
-    parser.set_defaults(run=run)
-    for setting in settings:
-        add_setting(parser, setting)
-    return parser
-
-
-def group(commands: Any, name: str, text: str) -> Any:
-    """A command that only holds further commands."""
-    description = text[0].upper() + text[1:] + "."
-    parser = commands.add_parser(name, help=text, description=description, allow_abbrev=False)
-    return parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-
-
-def add_setting(parser: argparse.ArgumentParser, name: str) -> None:
-    """The option of one settings field. Its value stays text: the settings check it, wherever it
-    came from."""
-    hint = get_type_hints(Settings, include_extras=True)[name]
-    description = next((m.description for m in hint.__metadata__ if m.description), "")
-    kind = hint.__origin__
-    choices = get_args(kind) if get_origin(kind) is Literal else None
-    default = next(f.default for f in msgspec.structs.fields(Settings) if f.name == name)
-    shown = f" (default: {default})" if default not in ("", None, 0) else ""
-    parser.add_argument(
-        "--" + name.replace("_", "-"),
-        choices=choices,
-        metavar=None if choices else name.rsplit("_", 1)[-1].upper(),
-        help=(description + shown).replace("%", "%%"),
-    )
 
 
 def add_client(parser: argparse.ArgumentParser) -> None:
@@ -140,8 +105,9 @@ def add_bench(commands: Any) -> None:
 
 
 def add_drafter_bench(kinds: Any) -> None:
-    text = "measure the model-free drafters, in an engine of their own"
+    text = "measure the drafters, in an engine of their own"
     settings = ("model", "cache_dir", "dtype", "threads", "suffix_memory_mb", "max_draft_length")
+    settings += ("mtp", "draft_model", "draft_vocabulary")
     bench = leaf(kinds, "drafters", text, "app.bench.drafters:main", settings)
     add_prompts(bench, 160)
     bench.add_argument(
@@ -156,6 +122,12 @@ def add_drafter_bench(kinds: Any) -> None:
         type=positive,
         default=10,
         help="times that ten prompts are asked again (default: %(default)s)",
+    )
+    bench.add_argument(
+        "--model-length",
+        type=positive,
+        default=3,
+        help="tokens that an MTP head or a draft model drafts alone (default: %(default)s)",
     )
 
 
@@ -195,6 +167,28 @@ def add_corpus(commands: Any) -> None:
     add_client(remove)
 
 
+def add_drafter(commands: Any) -> None:
+    actions = group(commands, "drafter", "what drafts in a running server")
+    add_client(leaf(actions, "list", "list them, with memory and source", "app.drafter:show"))
+    text = "load one that has a model of its own, and wait until it drafts"
+    load = leaf(actions, "load", text, "app.drafter:load")
+    load.add_argument("name", help="mtp or draft_model")
+    load.add_argument(
+        "source",
+        nargs="?",
+        default="auto",
+        help="a folder on the server, for draft_model also a Hugging Face id, or auto: what ships "
+        "for the served model (default: %(default)s)",
+    )
+    load.add_argument(
+        "--dry-run", action="store_true", help="only print the memory that it would take"
+    )
+    add_client(load)
+    unload = leaf(actions, "unload", "take one out of the memory", "app.drafter:unload")
+    unload.add_argument("name", help="mtp or draft_model")
+    add_client(unload)
+
+
 def add_keys(commands: Any) -> None:
     actions = group(commands, "keys", "API keys, directly in the database of a local server")
     where = ("data_dir", "database_url")
@@ -221,21 +215,3 @@ def add_database(commands: Any) -> None:
     )
     down.add_argument("revision", help="revision to go back to; base for an empty database")
     leaf(actions, "current", "print the schema's revision", "app.schema:current", where)
-
-
-def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
-
-
-def names(text: str) -> tuple[str, ...]:
-    found = tuple(part.strip() for part in text.split(",") if part.strip())
-    if not found:
-        raise argparse.ArgumentTypeError("the list is empty")
-    return found
-
-
-def counts(text: str) -> tuple[int, ...]:
-    return tuple(positive(part) for part in names(text))

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import os
+from collections.abc import Generator, Iterable
+from typing import Any
 
 import httpx
 
-from app.failures import SettingsError, StartError
+from app.failures import Failure, SettingsError, StartError
+
+TIMEOUT_S = 120.0
 
 
 def api_key(option: str | None) -> str:
@@ -39,3 +45,35 @@ def reason(answer: httpx.Response) -> str:
         return body["error"]["message"] if "error" in body else body["detail"]
     except (ValueError, KeyError, TypeError):
         return answer.text[:200]
+
+
+@contextlib.contextmanager
+def connected(options: argparse.Namespace) -> Generator[httpx.Client]:
+    """A client with the command's --url and --key. Raises StartError when nothing answers."""
+    headers = {"Authorization": f"Bearer {api_key(options.key)}"}
+    try:
+        with httpx.Client(
+            base_url=options.url, headers=headers, timeout=TIMEOUT_S, trust_env=False
+        ) as client:
+            yield client
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise StartError(f"Cannot reach {options.url}: {error}. Is the server running?") from None
+
+
+def call(
+    client: httpx.Client,
+    method: str,
+    path: str,
+    content: Iterable[bytes] | None = None,
+    headers: dict[str, str] | None = None,
+    *,
+    body: dict[str, Any] | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> dict[str, Any]:
+    """The answer; body: sent as JSON. Raises Failure with the server's own words."""
+    answer = client.request(
+        method, path, content=content, headers=headers, json=body, timeout=timeout_s
+    )
+    if not answer.is_success:
+        raise Failure(f"The server answers HTTP {answer.status_code}: {reason(answer)}")
+    return answer.json()

@@ -12,6 +12,7 @@ import msgspec
 from litestar import Request
 
 from app.corpora.library import Library
+from app.corpora.shipped import find_shipped
 from app.db.corpora import CorpusStore
 from app.db.engine import create_engine
 from app.db.keys import KeyStore
@@ -68,7 +69,12 @@ class Service:
             self._running.observe_finished,
             engine_command,
         )
-        self.corpora = Library(CorpusStore(self.database), self.engine, settings.corpus_tokens)
+        self.corpora = Library(
+            CorpusStore(self.database),
+            self.engine,
+            settings.corpus_tokens,
+            find_shipped if settings.warm_corpus == "auto" else None,
+        )
         self.responses = ResponseStore()
         self.tickets = Tickets()
         self._tasks: list[asyncio.Task[None]] = []

@@ -118,7 +118,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     suffix_memory_mb: Annotated[
         Annotated[int, Meta(ge=16, le=65_536)],
         Meta(description="memory of the suffix drafter for answers and corpora, in MiB"),
-    ] = 256
+    ] = 384
     suffix_depth: Annotated[
         Annotated[int, Meta(ge=2, le=256)],
         Meta(description="longest run of tokens that the suffix drafter keeps, match and draft"),
@@ -127,6 +127,34 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=0, le=31_536_000)],
         Meta(description="seconds after which it forgets an answer; 0: when memory is short"),
     ] = 86_400
+    mtp: Annotated[
+        str,
+        Meta(
+            description="multi-token prediction head: auto: the one that ships for the model, or "
+            "that its own checkpoint holds, if there is one; off; or a folder"
+        ),
+    ] = "auto"
+    draft_model: Annotated[
+        str,
+        Meta(
+            description="smaller model that drafts: auto: the one that ships for the model, if "
+            "there is one; off; or a folder or Hugging Face id"
+        ),
+    ] = "auto"
+    draft_vocabulary: Annotated[
+        Annotated[int, Meta(ge=0, le=2**20)],
+        Meta(
+            description="how many of the most frequent tokens these two may draft; 0: as their "
+            "checkpoint says"
+        ),
+    ] = 0
+    warm_corpus: Annotated[
+        Literal["auto", "off"],
+        Meta(
+            description="auto: load the texts that ship for the model as a corpus, if there are "
+            "any, for the suffix drafter to copy from; off: start without"
+        ),
+    ] = "auto"
     corpus_limit_mb: Annotated[
         Annotated[int, Meta(ge=1, le=1024)],
         Meta(description="largest upload of a corpus in MiB; all of them may have 8 times that"),

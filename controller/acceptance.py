@@ -157,6 +157,22 @@ class Acceptance:
         for drafter in self._drafters:
             self._requests.pop((request, drafter), None)
 
+    def forget_drafter(self, drafter: str) -> None:
+        """Drop what was learned of a drafter; its rows stay for the next one of that name."""
+        table = self._drafters.get(drafter)
+        if table is None:
+            return
+        for key in [key for key in self._requests if key[1] == drafter]:
+            del self._requests[key]
+        for row in table.rows.values():
+            self._buckets.clear(row)
+            self._expected.pop(row, None)
+        self._overall.clear(table.overall)
+        table.first = Correction(DRAFTER_MEMORY, DRAFTER_WEIGHT)
+        table.news.clear()
+        table.stale = True
+        self._planned = {}
+
     # --- reading ------------------------------------------------------------------------------
 
     def survivals(
@@ -258,9 +274,10 @@ class Acceptance:
         self._take_news(table)
         at = table.overall * POSITIONS
         counts = self._overall
-        value, rates = FIRST_BY_MATCH[1], []
+        matches = table.deeper == DEEPER or not table.rows
+        value, rates = FIRST_BY_MATCH[1] if matches else MODEL_RATE, []
         for k in range(min(length, POSITIONS)):
-            parent = DEEPER if k == 1 else value
+            parent = DEEPER if k == 1 and matches else value
             hits = counts.accepted[at + k] + DRAFTER_WEIGHT * parent
             value = hits / (counts.reached[at + k] + DRAFTER_WEIGHT)
             rates.append(value)

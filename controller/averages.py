@@ -85,6 +85,14 @@ class Averages:
         self._started = False
         self.samples = 0
 
+    def relisted(self, drafters: tuple[str, ...]) -> Averages:
+        """The same means for other drafters; those of drafters that are new are 0."""
+        made = Averages(drafters, self._lengths)
+        old = dict(zip(self._names, self._values.tolist(), strict=True))
+        made._values = np.array([old.get(name, 0.0) for name in made._names])
+        made._first, made._started, made.samples = self._first, self._started, self.samples
+        return made
+
     def update(self, sample: Sample) -> None:
         """Take in one planned step."""
         n = sample.requests

@@ -91,12 +91,17 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A drafter can draft up to max_length (>= 1) tokens for a request in this step."""
+    """A drafter can draft up to max_length (>= 1) tokens for a request in this step.
+
+    catch_up: rows of committed text that it must compute before its first draft, beyond what its
+    usual draft computes anyway; 0 while it keeps up with the text. It may take several steps over
+    them, in which it is allotted tokens and drafts none."""
 
     request: int
     drafter: str
     max_length: int
     features: Features = Features()
+    catch_up: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +173,19 @@ class RequestOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """One drafter's drafting in a step: for how many requests, the longest length asked for, and
-    the milliseconds it took for all of them."""
+    """One drafter's drafting in a step: for how many requests it drafted, the longest length asked
+    for these, and the milliseconds it took for all of them on the device.
+
+    catch_up: rows of committed text that it computed beyond those of its usual drafts, for whatever
+    requests, also for some that it then drafted nothing for. What it computes in a step without
+    drafting (it only catches up, or writes keys and values of text it may draft after) is a
+    proposal for 0 requests at depth 0."""
 
     drafter: str
     requests: int
     depth: int
     ms: float
+    catch_up: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +293,21 @@ class CostPoint:
     ms: float
 
 
+@dataclass(frozen=True, slots=True)
+class DrafterInfo:
+    """What the controller must know of a drafter.
+
+    model: it is a model, which runs for all its requests at once. tail: it can continue a model's
+    draft. rho: what one drafted token costs against a plain step of one request, known before
+    anything was measured: the bytes of weights that its pass reads over those of the target's; 0
+    when it costs next to nothing."""
+
+    name: str
+    model: bool = False
+    tail: bool = False
+    rho: float = 0.0
+
+
 class Controller(Protocol):
     """Chooses drafter and D per request and step, and learns from the outcomes."""
 
@@ -294,6 +320,15 @@ class Controller(Protocol):
 
     def set_enabled(self, drafter: str, enabled: bool) -> None:
         """Enable or disable a drafter; a disabled drafter is never allotted."""
+        ...
+
+    def add_drafter(self, drafter: DrafterInfo) -> None:
+        """From the next plan on there is one more drafter, enabled; nothing is known of it."""
+        ...
+
+    def remove_drafter(self, name: str) -> None:
+        """The drafter is gone from the next plan on, and all that was learned of it. ValueError
+        while the setting pins it."""
         ...
 
     @property

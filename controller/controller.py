@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from controller.contract import (
     Allotment,
     BatchView,
     Decision,
+    DrafterInfo,
     Offer,
     Plan,
     Setting,
@@ -27,10 +29,11 @@ from controller.contract import (
 from controller.cost import CostModel
 from controller.credit import RESTED, Credit, Planned
 from controller.decision import summary
+from controller.exploring import ROWS, Explorer
 from controller.guards import HarmGuard, RequestGuard
 from controller.journal import GRID, Journal, words
-from controller.lineup import Lineup, line_up
-from controller.mixing import chain_name, tail_key
+from controller.lineup import Lineup, is_known, line_up
+from controller.mixing import chain_name, fill_key, tail_key
 from controller.outlook import what_if
 from controller.planner import Allocation, Table, allocate, expected, uniform
 from controller.precedence import check_setting
@@ -45,10 +48,10 @@ IN_FLIGHT = 16
 class AdaptiveController:
     """Controller of one engine. Not thread-safe: plan and observe alternate in the engine loop.
 
-    drafters: names of all drafters the engine has, without "none". models: those of them that are
-    models, which run for all their requests at once. tails: those that can continue a model's
-    draft. cost: the calibrated table. clock: seconds since the epoch. Raises ValueError for a
-    setting that makes no sense."""
+    drafters: names of the drafters the engine starts with, without "none". models: those of them
+    that are models, which run for all their requests at once. tails: those that can continue a
+    model's draft. cost: the calibrated table. clock: seconds since the epoch. Raises ValueError for
+    a setting that makes no sense."""
 
     def __init__(
         self,
@@ -64,13 +67,15 @@ class AdaptiveController:
         self.models = tuple(models)
         self.tails = tuple(tails)
         self.cost = cost
+        for name in models:
+            cost.expect(name, 0.0)
         self.acceptance = Acceptance()
         self._setting = setting or Setting()
         check_setting(self._setting, self.drafters)
         self._enabled = set(self.drafters)
-        chains = [chain_name(head, tail) for head in self.models for tail in self.tails]
-        self._journal = Journal((*self.drafters, *chains), clock)
-        self._probing = Probing()
+        self._journal = Journal(self._names, clock)
+        self._probing = Probing(partial(is_known, self.acceptance))
+        self._explorer = Explorer(self._probing)
         self._attention = Attention()
         self._harm = HarmGuard()
         self._request_guard = RequestGuard()
@@ -103,6 +108,47 @@ class AdaptiveController:
         (self._enabled.add if enabled else self._enabled.discard)(drafter)
         self._restart(f"The operator {'enabled' if enabled else 'disabled'} {drafter}.")
 
+    def add_drafter(self, drafter: DrafterInfo) -> None:
+        """Known from the next plan on, and enabled. ValueError for a name that is taken."""
+        name = drafter.name
+        if name == NONE or name in self.drafters:
+            raise ValueError(f"drafter: there is one by the name {name!r} already")
+        self.drafters += (name,)
+        if drafter.model:
+            self.models += (name,)
+        if drafter.tail:
+            self.tails += (name,)
+        self._enabled.add(name)
+        if drafter.model:
+            self.cost.expect(name, drafter.rho)
+        self._probing.forget(name)
+        self._journal.relist(self._names, f"The drafter {name} was loaded.")
+        self._attention.reset()
+
+    def remove_drafter(self, name: str) -> None:
+        """Unknown from the next plan on, with all that was learned of it. ValueError for an unknown
+        drafter, and for one that the setting pins."""
+        if name not in self.drafters:
+            raise ValueError(f"drafter: {name!r} is not one of {', '.join(self.drafters)}")
+        if self._setting.drafter == name:
+            raise ValueError(f"drafter: {name} is pinned; set another drafter or mode first")
+        self.drafters = _without(self.drafters, name)
+        self.models = _without(self.models, name)
+        self.tails = _without(self.tails, name)
+        self._enabled.discard(name)
+        for key in (name, tail_key(name), fill_key(name)):
+            self.acceptance.forget_drafter(key)
+        self.cost.forget_drafter(name)
+        self._probing.forget(name)
+        self._explorer.reset()
+        self._journal.relist(self._names, f"The drafter {name} was unloaded.")
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """What a plan can be called: the drafters, and chains of a model and its tail."""
+        chains = [chain_name(head, tail) for head in self.models for tail in self.tails]
+        return (*self.drafters, *chains)
+
     @property
     def attentive(self) -> bool:
         """Whether the next step looks for drafts. Otherwise everybody decodes plainly, without
@@ -112,6 +158,7 @@ class AdaptiveController:
 
     def _restart(self, sentence: str) -> None:
         self._probing.reset()
+        self._explorer.reset()
         self._attention.reset()
         self._harm.release()
         self._journal.operator_changed(sentence)
@@ -156,12 +203,15 @@ class AdaptiveController:
         room -= rows
         extra = min(room, int(np.add.reduce(free.longest)))
         span = ROW_COST_ROWS * n
-        curve = self.cost.verify_curve(n, max(rows + extra, span), context_tokens)
-        costs = curve[rows : rows + extra + 1] + (self.cost.overhead_ms(n, True) + draft_ms)
+        reach = rows + min(room, extra + ROWS)
+        curve = self.cost.verify_curve(n, max(reach, span), context_tokens)
+        reachable = curve[rows : rows + min(room, extra + ROWS) + 1]
+        reachable = reachable + (self.cost.overhead_ms(n, True) + draft_ms)
         if not rows:
-            costs[0] = curve[0] + self.cost.overhead_ms(n, False)
+            reachable[0] = curve[0] + self.cost.overhead_ms(n, False)
+        costs = reachable[: extra + 1]
         best = allocate(costs, tokens, free)
-        probe = self._probe(lineup, costs, best, setting)
+        probe = self._probe(lineup, reachable, best, setting, batch)
         lengths = best.lengths if probe is None else probe.apply(best.lengths)
         plain_ms, drafters = costs.item(0), lineup.all.drafters
         sample = Sample(
@@ -179,6 +229,9 @@ class AdaptiveController:
         )
         if probe is not None:
             sample.tokens, sample.ms = expected(costs, tokens, free, lengths)
+            if probe.swap is not None:
+                sample.tokens += probe.swap.gain
+                sample.ms += probe.swap.ms
         if self._journal.looks():
             sample.grid = {}
             for name in dict.fromkeys(free.drafters):
@@ -186,6 +239,9 @@ class AdaptiveController:
                 alone = free if len(mine) == len(free) else free.take(mine)
                 sample.grid[name] = uniform(costs, tokens, alone, GRID, room)
         allotments = self._allotter.allot(batch, lineup, placed, lengths.tolist())
+        if probe is not None and probe.swap is not None:
+            swap = probe.swap
+            allotments = (*allotments[: swap.place], swap.allotment, *allotments[swap.place + 1 :])
         sample.count(allotments)
         if looks:
             gain_ms = best.tokens * plain_ms / tokens - best.ms
@@ -194,7 +250,9 @@ class AdaptiveController:
         self._price = old + PRICE_RATE * (best.goodput - old)
         self._remember(batch, lineup, sample, allotments)
         probed = None
-        if probe is not None and probe.choice is not None:
+        if probe is not None and probe.swap is not None:
+            probed = probe.swap.allotment.request
+        elif probe is not None and probe.choice is not None:
             probed = batch.requests[free.requests[probe.choice]].id
         decision = self._journal.write(
             batch,
@@ -209,12 +267,26 @@ class AdaptiveController:
         return Plan(allotments, decision, probed)
 
     def _probe(
-        self, lineup: Lineup, costs: Table, best: Allocation, setting: Setting
+        self,
+        lineup: Lineup,
+        costs: Table,
+        best: Allocation,
+        setting: Setting,
+        batch: BatchView,
     ) -> Probe | None:
-        """The probe of this step, where one is due and allowed."""
-        if setting.mode != "auto" or not len(lineup.free) or not self._harm.probes_allowed:
+        """The probe of this step, where one is due and allowed. costs: as long as there is room."""
+        if setting.mode != "auto" or not lineup.open:
             return None
-        probe = self._probing.select(lineup.free, costs, best)
+        ids = [request.id for request in batch.requests]
+        probe = self._explorer.resume(lineup, costs, best, ids)
+        if probe is not None or not self._harm.probes_allowed:
+            return probe
+        free = lineup.free
+        if len(free):
+            extra = int(np.add.reduce(free.longest))
+            probe = self._probing.select(free, costs[: extra + 1], best)
+        if probe is None:
+            probe = self._explorer.select(lineup, costs, best, ids)
         if probe is not None and probe.idle:
             self._journal.probed()
         return probe
@@ -253,13 +325,15 @@ class AdaptiveController:
         looked = planned is None or planned.looked
         self.cost.observe(outcome, looked)
         if outcome.rows == outcome.requests and not outcome.prefill_rows:
-            beside_ms = outcome.draft_ms + outcome.overhead_ms
+            proposed_ms = sum(proposal.ms for proposal in outcome.proposals)
+            beside_ms = outcome.draft_ms + outcome.overhead_ms - proposed_ms
             self._attention.measured(outcome.requests, looked, beside_ms)
         if self.cost.drifting != self._drifted:
             self._drifted = self.cost.drifting
             if self._drifted:
                 self._probing.reset()
                 self._attention.reset()
+        self._explorer.measured(outcome.proposals)
         self._probing.elapse(outcome.verify_ms + outcome.draft_ms + outcome.overhead_ms)
         self._credit.step(outcome.per_request, planned)
 
@@ -272,7 +346,12 @@ class AdaptiveController:
         plain -= self._attention.look_ms(n) or 0.0
         tokens = sum(r.committed for r in outcome.per_request)
         real = outcome.verify_ms + outcome.draft_ms + outcome.overhead_ms
-        if self._harm.record(plain * tokens / n, real, outcome.rows > n):
+        # A step that only catches up or follows the text drafts nothing, and is not free.
+        drafting = outcome.rows > n
+        if not drafting and outcome.proposals:
+            real = plain + sum(proposal.ms for proposal in outcome.proposals)
+            drafting = True
+        if self._harm.record(plain * tokens / n, real, drafting):
             self._journal.guard_fired()
 
     def forget(self, request: int) -> None:
@@ -315,6 +394,10 @@ class AdaptiveController:
             "decisions": self._journal.ledger.count,
             "current": summary(current) if current else None,
         }
+
+
+def _without(names: tuple[str, ...], name: str) -> tuple[str, ...]:
+    return tuple(one for one in names if one != name)
 
 
 def _mean(values: Table) -> float | None:

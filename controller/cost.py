@@ -26,6 +26,8 @@ FADE_STEPS = 64
 FADE = 0.97
 EMA = 0.05
 MAX_CURVES = 256
+MANY_ROWS = 64
+"""Rows over which the price of a further one is taken."""
 LEAST_CURVE = 128
 """Rows of a cached curve at least, so that it is not built again for each larger plan."""
 
@@ -89,8 +91,20 @@ class CostModel:
         factors *= base[: extra + 1]
         return factors
 
+    def expect(self, drafter: str, rho: float) -> None:
+        """A model comes to draft: until it was measured, a drafted token costs `rho` of a plain
+        step of one request, and a row of its catching up `rho` of a row of the target's."""
+        plain = self.verify_ms(1, 1, 0)
+        row = max(self.verify_ms(1, 1 + MANY_ROWS, 0) - plain, 0.0) / MANY_ROWS
+        self._draft[drafter] = DraftCost(DraftPrice(0.0, 0.0, rho * plain, rho * row))
+
+    def forget_drafter(self, drafter: str) -> None:
+        """Drop what its drafts were measured to cost."""
+        self._draft.pop(drafter, None)
+
     def draft_price(self, drafter: str) -> DraftPrice:
-        """What drafting with the drafter costs in a step; nothing until observed."""
+        """What drafting with the drafter costs in a step; before it was observed what was expected
+        of it, or nothing."""
         found = self._draft.get(drafter)
         return FREE if found is None else found.price
 
@@ -131,11 +145,11 @@ class CostModel:
         other = outcome.overhead_ms + outcome.draft_ms
         for proposal in outcome.proposals:
             other -= proposal.ms
-            if proposal.requests:
+            if proposal.requests or proposal.catch_up:
                 cost = self._draft.get(proposal.drafter)
                 if cost is None:
                     cost = self._draft[proposal.drafter] = DraftCost()
-                cost.learn(proposal.requests, proposal.depth, proposal.ms)
+                cost.learn(proposal.requests, proposal.depth, proposal.ms, proposal.catch_up)
         if looked:
             key = (outcome.requests.bit_length(), drafting)
             self._overhead[key] = _ema(self._overhead.get(key), other)
@@ -187,7 +201,7 @@ class CostModel:
             "drifting": self.drifting,
             "draft_ms": {k: round(v.usual_ms, 4) for k, v in self._draft.items()},
             "draft_price": {
-                name: {part: round(ms, 4) for part, ms in cost.price._asdict().items()}
+                name: {part: round(ms, 5) for part, ms in cost.price._asdict().items()}
                 for name, cost in self._draft.items()
             },
             "overhead_ms": {

@@ -49,6 +49,11 @@ class Counts:
         self.rows += 1
         return self.rows - 1
 
+    def clear(self, row: int) -> None:
+        """A row without observations again."""
+        for k in range(row * POSITIONS, (row + 1) * POSITIONS):
+            self.accepted[k] = self.reached[k] = 0.0
+
     def tables(self) -> tuple[Table, Table]:
         """(accepted, reached), float64 [rows or more, POSITIONS], the live memory."""
         if self._tables is None:

@@ -1,4 +1,4 @@
-"""What drafting costs in a step: a fixed part, a part per request and a part per draft depth.
+"""What drafting costs in a step: fixed, per request, per draft depth and per row of catching up.
 
 Drafters draft for all their requests at once, so a price per request would be wrong by the batch
 size: a call costs something by itself, and a serial drafter runs once per depth for everybody.
@@ -12,21 +12,28 @@ KEEP = 1.0 - 1.0 / 128
 USUAL = 0.05
 SOLVE_EVERY = 8
 """The regression is solved after each of the first steps, then after every eighth."""
-RIDGE = (0.02, 2.0, 2.0)
-"""How much evidence the parts need, in steps: what one step cannot tell apart counts as fixed."""
-LEAST_MS = 0.001
-"""Parts below a microsecond count as nothing."""
+RIDGE = (0.02, 2.0, 2.0, 64.0)
+"""How much evidence the parts need to leave what was thought of them at first, in steps: what one
+step cannot tell apart counts as fixed."""
+SERIAL_RIDGE = (2.0, 2.0, 0.02, 64.0)
+"""The same of a model, which runs once per depth: it counts for the depth. A fixed part that is not
+there would keep the model from being tried for a few requests."""
+LEAST_MS = (0.001, 0.001, 0.001, 0.00001)
+"""Smaller parts count as nothing."""
 DOUBT = 2.0
 """A time above twice the expectation counts as twice, so that one stall does not move it far."""
+FIRST_DOUBT, FIRST = 4.0, 8
+"""The same for the first steps, when the expectation is a guess."""
 
 
 class DraftPrice(NamedTuple):
     """Milliseconds of a step's drafting: fixed + per_request * requests + per_depth * longest
-    draft."""
+    draft; and per_row for each row of text that the drafter has to catch up with."""
 
     fixed: float
     per_request: float
     per_depth: float
+    per_row: float = 0.0
 
     def ms(self, requests: float, depth: float) -> float:
         """For so many requests, the longest draft of which has `depth` tokens; 0 for none."""
@@ -39,36 +46,62 @@ FREE = DraftPrice(0.0, 0.0, 0.0)
 
 
 class DraftCost:
-    """One drafter's price, by discounted ridge regression over the steps it drafted in."""
+    """One drafter's price, by discounted ridge regression over the steps it drafted in. guess: of a
+    model, what it is thought to cost at first."""
 
-    __slots__ = ("_depth", "_learned", "_requests", "_sums", "price")
+    __slots__ = (
+        "_depth",
+        "_guess",
+        "_learned",
+        "_requests",
+        "_ridge",
+        "_right",
+        "_square",
+        "price",
+    )
 
-    def __init__(self) -> None:
-        self._sums = (0.0,) * 9
+    def __init__(self, guess: DraftPrice | None = None) -> None:
+        self._square = [0.0] * 10
+        self._right = [0.0] * 4
         self._learned = 0
         self._requests = self._depth = 0.0
-        self.price = FREE
+        self._ridge = RIDGE if guess is None else SERIAL_RIDGE
+        self._guess = self.price = guess or FREE
 
-    def learn(self, requests: int, depth: int, ms: float) -> None:
-        """A step's drafting for so many requests, the longest draft `depth` tokens, took `ms`."""
-        if self._learned:
-            ms = min(ms, DOUBT * self.price.ms(requests, depth) + 0.1)
-        n, d = float(requests), float(depth)
-        one, nn, dd, sn, sd, nd, right, rn, rd = self._sums
-        self._sums = (
-            KEEP * one + 1.0,
+    def learn(self, requests: int, depth: int, ms: float, catch_up: int = 0) -> None:
+        """A step's drafting for so many requests, the longest draft `depth` tokens, together with
+        `catch_up` rows of text, took `ms`. Without requests all of it went to the rows."""
+        if self._learned or self._guess != FREE:
+            price = self.price
+            expected = price.ms(requests, depth) + price.per_row * catch_up
+            if price.per_row or not catch_up:
+                doubt = DOUBT if self._learned >= FIRST else FIRST_DOUBT
+                ms = min(ms, doubt * expected + 0.1)
+        f, n, d, c = float(requests > 0), float(requests), float(depth), float(catch_up)
+        one, nn, dd, cc, sn, sd, sc, nd, nc, dc = self._square
+        self._square = [
+            KEEP * one + f,
             KEEP * nn + n * n,
             KEEP * dd + d * d,
+            KEEP * cc + c * c,
             KEEP * sn + n,
             KEEP * sd + d,
+            KEEP * sc + f * c,
             KEEP * nd + n * d,
-            KEEP * right + ms,
+            KEEP * nc + n * c,
+            KEEP * dc + d * c,
+        ]
+        right, rn, rd, rc = self._right
+        self._right = [
+            KEEP * right + f * ms,
             KEEP * rn + n * ms,
             KEEP * rd + d * ms,
-        )
-        rate = USUAL if self._learned else 1.0
-        self._requests += rate * (n - self._requests)
-        self._depth += rate * (d - self._depth)
+            KEEP * rc + c * ms,
+        ]
+        if requests:
+            rate = USUAL if self._requests else 1.0
+            self._requests += rate * (n - self._requests)
+            self._depth += rate * (d - self._depth)
         self._learned += 1
         if self._learned < SOLVE_EVERY or self._learned % SOLVE_EVERY == 0:
             self.price = self._solve()
@@ -80,18 +113,22 @@ class DraftCost:
 
     def _solve(self) -> DraftPrice:
         """Parts below 0 are dropped, the worst first, and the others fitted again."""
-        one, nn, dd, sn, sd, nd, *right = self._sums
-        matrix = [[one, sn, sd], [sn, nn, nd], [sd, nd, dd]]
-        for i, ridge in enumerate(RIDGE):
+        one, nn, dd, cc, sn, sd, sc, nd, nc, dc = self._square
+        matrix = [[one, sn, sd, sc], [sn, nn, nd, nc], [sd, nd, dd, dc], [sc, nc, dc, cc]]
+        right = list(self._right)
+        for i, ridge in enumerate(self._ridge):
             matrix[i][i] += ridge
-        used = [0, 1, 2]
+            right[i] += ridge * self._guess[i]
+        used = [0, 1, 2, 3] if cc else [0, 1, 2]
         while True:
             parts = _solved([[matrix[i][j] for j in used] for i in used], [right[i] for i in used])
             worst = min(range(len(used)), key=parts.__getitem__)
             if parts[worst] >= 0.0 or len(used) == 1:
                 found = dict(zip(used, parts, strict=True))
-                kept = (found.get(i, 0.0) for i in range(3))
-                return DraftPrice(*(part if part > LEAST_MS else 0.0 for part in kept))
+                if not cc:
+                    found[3] = self._guess.per_row
+                kept = [found.get(i, 0.0) for i in range(4)]
+                return DraftPrice(*(p if p > LEAST_MS[i] else 0.0 for i, p in enumerate(kept)))
             del used[worst]
 
 

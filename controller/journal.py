@@ -37,6 +37,12 @@ class Journal:
         self._recorded: Setting | None = None
         self._recorded_age = 0
 
+    def relist(self, drafters: tuple[str, ...], sentence: str) -> None:
+        """The drafters are others now; the next plan opens a decision with this sentence."""
+        self.regime.relist(drafters)
+        if self.ledger.current is not None:
+            self.operator_changed(sentence)
+
     def operator_changed(self, sentence: str) -> None:
         """The next plan opens a decision with this sentence."""
         self._news = sentence

@@ -149,6 +149,8 @@ def _with_model(
     depths = np.arange(1, survival.shape[1] + 1)
     values = np.add.accumulate(np.maximum(survival - row_price, 0.0), axis=1)
     values -= price * cost.per_request
+    if choices.charges is not None:
+        values -= price * choices.charges[mine][:, None]
     tail, bonus = _best_tail(survival, room, depths, tails, row_price)
     values += bonus
     other = np.array(others)

@@ -39,7 +39,8 @@ class Choices:
     """Possible drafts, one a row. requests: places in the batch. survival: float64 [n, K], row i
     is S_1 .. S_K of choice i, falling, and 0 beyond its longest draft. longest: [n], 1..K.
     prices: what drafting costs, by drafter. chain: how one drafter's choices are made up, where
-    it is a model's."""
+    it is a model's. catch_up: [n], rows of text that the drafter must compute first. charges: [n],
+    the share of that in each step to come, in ms; both None where every drafter keeps up."""
 
     requests: Sequence[int]
     drafters: Sequence[str]
@@ -47,6 +48,8 @@ class Choices:
     longest: Lengths
     prices: Mapping[str, DraftPrice]
     chain: Chain | None = None
+    catch_up: Lengths | None = None
+    charges: Table | None = None
 
     def __len__(self) -> int:
         return len(self.requests)
@@ -60,6 +63,8 @@ class Choices:
             self.longest.take(places),
             self.prices,
             self.chain,
+            None if self.catch_up is None else self.catch_up.take(places),
+            None if self.charges is None else self.charges.take(places),
         )
 
     def tail(self, place: int, length: int) -> int:
@@ -73,6 +78,12 @@ class Choices:
         """How many of `length` tokens the drafter itself drafts."""
         chain = self.chain
         return length if chain is None or drafter != chain.head else min(length, chain.depth)
+
+    def catch_up_ms(self, place: int) -> float:
+        """What it takes to catch up before the choice's first draft, all at once."""
+        if self.catch_up is None:
+            return 0.0
+        return self.prices[self.drafters[place]].per_row * self.catch_up.item(place)
 
     def places(self, drafter: str) -> list[int]:
         """The choices of a drafter."""
@@ -132,7 +143,12 @@ def _best_prefix(costs: Table, tokens: float, choices: Choices, plain: Allocatio
     ms = costs[1:]
     drafters = choices.drafters
     price = choices.prices[drafters[0]]
-    if drafters.count(drafters[0]) < len(drafters) or price.per_request or price.per_depth:
+    if (
+        drafters.count(drafters[0]) < len(drafters)
+        or price.per_request
+        or price.per_depth
+        or choices.charges is not None
+    ):
         ms = ms + _drafting_ms(rising, count, choices)
     elif price.fixed:
         ms = ms + price.fixed
@@ -153,8 +169,8 @@ def _best_prefix(costs: Table, tokens: float, choices: Choices, plain: Allocatio
 
 def _drafting_ms(rising: Table, count: int, choices: Choices) -> Table:
     """[count], drafting ms of the best 1, 2, ... positions. A drafter's fixed part is due with its
-    first position, its depth with the first position that deep, a request's part with its own
-    first one. rising: all survivals, sorted."""
+    first position, its depth with the first position that deep, a request's part and what it is
+    charged with its own first one. rising: all survivals, sorted."""
     survival, prices = choices.survival, choices.prices
     firsts = survival[:, 0]
     order = np.argsort(-firsts, kind="stable")
@@ -163,7 +179,10 @@ def _drafting_ms(rising: Table, count: int, choices: Choices) -> Table:
     ranks = len(rising) - np.searchsorted(rising, ordered, "right")
     ranks += np.arange(len(order)) - np.searchsorted(-ordered, -ordered)
     due = np.zeros(len(rising))
-    due[ranks] = np.array([prices[name].per_request for name in choices.drafters])[order]
+    own = np.array([prices[name].per_request for name in choices.drafters])
+    if choices.charges is not None:
+        own += choices.charges
+    due[ranks] = own[order]
     names = dict.fromkeys(choices.drafters)
     for name in names:
         price = prices[name]
@@ -185,6 +204,8 @@ def surplus(choices: Choices, price: float, row_price: float) -> Table:
     gains: Table = np.add.reduce(np.maximum(gain, 0.0, out=gain), axis=1)
     for place, name in enumerate(choices.drafters):
         gains[place] -= price * choices.prices[name].per_request
+    if choices.charges is not None:
+        gains -= price * choices.charges
     return gains
 
 
@@ -196,6 +217,7 @@ def uniform(
     gained = np.add.accumulate(np.add.reduce(choices.survival, axis=0)).tolist()
     longest = choices.longest.tolist()
     counts = [(name, choices.drafters.count(name)) for name in dict.fromkeys(choices.drafters)]
+    charged = 0.0 if choices.charges is None else float(np.add.reduce(choices.charges))
     found: list[tuple[float, float]] = []
     for length in lengths:
         rows = sum([min(n, length) for n in longest])
@@ -203,7 +225,7 @@ def uniform(
         if rows > room:
             gain, rows = gain * room / rows, room
         drafting = [choices.prices[name].ms(n, choices.depth(name, length)) for name, n in counts]
-        found.append((tokens + gain, costs.item(rows) + sum(drafting)))
+        found.append((tokens + gain, costs.item(rows) + sum(drafting) + charged))
     return found
 
 
@@ -225,9 +247,13 @@ def expected(
 
 
 def drafting_ms(choices: Choices, lengths: Sequence[int]) -> float:
-    """What drafting the lengths costs."""
+    """What drafting the lengths costs, with what each choice is charged."""
+    charged = 0.0
+    if choices.charges is not None:
+        charged = float(choices.charges[np.array(lengths, np.intp) > 0].sum())
     drafted: dict[str, list[int]] = {}
     for name, length in zip(choices.drafters, lengths, strict=True):
         if length:
             drafted.setdefault(name, []).append(choices.depth(name, length))
-    return sum(choices.prices[name].ms(len(found), max(found)) for name, found in drafted.items())
+    passes = [choices.prices[name].ms(len(found), max(found)) for name, found in drafted.items()]
+    return charged + sum(passes)

@@ -2,32 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from controller.contract import NONE
+from controller.contract import NONE, Allotment
 from controller.planner import Allocation, Choices, Lengths, Table
 
 SHORTEST, LONGEST = 4, 512
 BUDGET = 0.004
 MEMORY_MS = 600_000.0
 PROBE_LENGTH = 4
+DEEPER, BEYOND = ", deeper", ", beyond its pass"
+SUBJECTS = (NONE, DEEPER, BEYOND)
+"""What is probed beside drafters themselves, or how its name ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """An allotment in the place of the planned one. place: of the request in the batch. instead:
+    the choice that gives way, if the request had one. gain and ms: expected tokens, and time beside
+    the rows."""
+
+    place: int
+    allotment: Allotment
+    instead: int | None
+    gain: float
+    ms: float
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
     """A change of the plan for information. choice: index of the choice that drafts `more` tokens
-    than planned; None drops all drafts to measure plain decoding. idle: the drafter would not
-    have run at all."""
+    than planned. swap: a draft that no choice has. Without either all drafts are dropped to measure
+    plain decoding. idle: the drafter would not have run at all."""
 
-    choice: int | None
+    choice: int | None = None
     more: int = 0
     idle: bool = False
+    swap: Swap | None = None
 
     def apply(self, lengths: Lengths) -> Lengths:
         """The planned lengths as the probe changes them."""
+        if self.swap is not None:
+            changed = lengths.copy()
+            if self.swap.instead is not None:
+                changed[self.swap.instead] = 0
+            return changed
         if self.choice is None:
             return np.zeros_like(lengths)
         changed = lengths.copy()
@@ -35,12 +57,24 @@ class Probe:
         return changed
 
 
+def deeper(drafter: str) -> str:
+    """The subject of probes beyond the lengths that the plan gives the drafter."""
+    return drafter + DEEPER
+
+
+def beyond(drafter: str) -> str:
+    """The subject of probes beyond the depth of the drafter's shared pass."""
+    return drafter + BEYOND
+
+
 class Probing:
     """Back-off per subject (a drafter, or plain decoding): the interval doubles from 4 to 512
-    steps with each probe and returns to 4 on a change. All probes together spend at most 0.4 %
-    of the time of the last ten minutes (exponentially weighted)."""
+    steps with each probe and returns to 4 on a change. It stays 4 for an idle drafter that little
+    is known of. All probes together spend at most 0.4 % of the time of the last ten minutes
+    (exponentially weighted)."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_known: Callable[[str], bool] = lambda drafter: True) -> None:
+        self._is_known = is_known
         self._interval: dict[str, int] = {}
         self._waited: dict[str, int] = {}
         self._elapsed = 0.0
@@ -65,7 +99,16 @@ class Probing:
         self._spent += cost_ms
         self._count += 1
         self._waited[subject] = 0
-        self._interval[subject] = min(2 * self._interval.get(subject, SHORTEST), LONGEST)
+        if subject in SUBJECTS or subject.endswith(SUBJECTS) or self._is_known(subject):
+            self._interval[subject] = min(2 * self._interval.get(subject, SHORTEST), LONGEST)
+
+    def put_off(self, subject: str) -> None:
+        """A probe cannot be afforded now: it is due again in a few steps."""
+        self._waited[subject] = self._interval.get(subject, SHORTEST) - SHORTEST
+
+    def spend(self, ms: float) -> None:
+        """A probe took so much more than was accounted for."""
+        self._spent += ms
 
     def elapse(self, ms: float) -> None:
         """A step of `ms` milliseconds passed."""
@@ -77,6 +120,12 @@ class Probing:
         """Something changed: probe soon again, within the budget."""
         self._interval.clear()
         self._waited.clear()
+
+    def forget(self, drafter: str) -> None:
+        """The drafter is gone, or another one comes by its name."""
+        for subject in (drafter, deeper(drafter), beyond(drafter)):
+            self._interval.pop(subject, None)
+            self._waited.pop(subject, None)
 
     def select(self, choices: Choices, costs: Table, best: Allocation) -> Probe | None:
         """The probe due for this step, already accounted for, or None.
@@ -113,13 +162,14 @@ class Probing:
         live = [i for i in mine if lengths[i]] if best.rows else []
         if live:
             self.seen(name)
-            mine, subject = live, f"{name}, deeper"
+            mine, subject = live, deeper(name)
             longest = choices.longest.tolist()
             if any(lengths[i] >= longest[i] for i in live):
                 return None
         if not self.due(subject):
             return None
-        i = max(mine, key=lambda j: choices.survival.item(j, 0))
+        first, goodput = choices.survival[:, 0], best.goodput
+        i = max(mine, key=lambda j: first.item(j) - choices.catch_up_ms(j) * goodput)
         idle, planned = not live, lengths[i]
         more = min(PROBE_LENGTH, choices.longest.item(i) - planned, len(costs) - 1 - best.rows)
         if more < 1:
@@ -127,8 +177,9 @@ class Probing:
         gain = float(choices.survival[i, planned : planned + more].sum())
         cost = costs.item(best.rows + more) - costs.item(best.rows) - gain / best.goodput
         price = choices.prices[name]
-        deeper = choices.depth(name, planned + more) - choices.depth(name, planned)
-        cost = max(0.0, cost + (price.ms(1, deeper) if idle else price.per_depth * deeper))
+        depth = choices.depth(name, planned + more) - choices.depth(name, planned)
+        cost += price.ms(1, depth) + choices.catch_up_ms(i) if idle else price.per_depth * depth
+        cost = max(0.0, cost)
         if not self.affordable(cost):
             return None
         self.fire(subject, cost)

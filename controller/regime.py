@@ -64,6 +64,14 @@ class Regime:
         self._averages.samples = 0
         self._held = 0
 
+    def relist(self, drafters: tuple[str, ...]) -> None:
+        """Other drafters from here on; what was smoothed of the others is kept."""
+        self.drafters = drafters
+        self._averages = self._averages.relisted(drafters)
+        self._fresh = Averages(drafters, self._lengths)
+        if self.drafter not in (NONE, *drafters):
+            self.drafter, self.depth = NONE, 0.0
+
     # --- change -------------------------------------------------------------------------------
 
     def changed(self, now: float) -> bool:

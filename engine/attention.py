@@ -1,7 +1,7 @@
 """Attention over pages: the interface and the torch implementation, the reference.
 
 Causal is aligned to the end of the keys: row j of a chunk of n over L keys sees the first
-L - n + j + 1. Lengths include the rows being written."""
+L - n + j + 1, but none before the chunk's `first`. Lengths include the rows being written."""
 
 from __future__ import annotations
 
@@ -113,14 +113,14 @@ class TorchAttention:
         device: torch.device,
         dtype: torch.dtype,
     ) -> list[_Span]:
-        """The chunk's rows in blocks, each over the keys from its first row's window on."""
+        """The chunk's rows in blocks, each over the keys that its first row may see on."""
         count, group = len(chunk.ids), heads // kv_heads
         block = max(1, MAX_SCORES // (heads * chunk.kv_length))
         spans: list[_Span] = []
         for begin in range(0, count, block):
             end = min(begin + block, count)
             start, length = chunk.start + begin, chunk.start + end
-            oldest = 0 if window is None else max(0, start - window + 1)
+            oldest = chunk.first if window is None else max(chunk.first, start - window + 1)
             where = self._key_slots(chunk.pages, oldest, length, device)
             mask = _mask(start - oldest, end - begin, window, group, device, dtype)
             spans.append(_Span(first + begin, first + end, where, mask))

@@ -66,7 +66,7 @@ class CpuAttention:
             for keys, values in zip(pool.keys, pool.values, strict=True)
         ]
         self._team = Team()
-        self._scratch = torch.empty(0)
+        self._scratch = torch.empty(0, dtype=torch.float32)
 
     def plan(self, batch: Batch) -> Attend:
         few: list[tuple[int, Chunk]] = []
@@ -82,7 +82,7 @@ class CpuAttention:
         work = {kind: self._work(few, kind) for kind in self._layouts}
         needed = self._team.size * max(each.scratch for each in work.values())
         if self._scratch.numel() < needed:
-            self._scratch = torch.empty(2 * needed)
+            self._scratch = torch.empty(2 * needed, dtype=torch.float32)
         scratch, team = self._scratch, self._team
         calls = {kind: self._call(kind, each, scratch) for kind, each in work.items()}
         kinds, bodies, stores = self._kinds, self._bodies, self._stores
@@ -126,7 +126,7 @@ class CpuAttention:
         most_rows = most_keys = total = 0
         for _, chunk in chunks:
             rows, begin = len(chunk.ids), chunk.start
-            oldest = max(0, begin - window + 1)
+            oldest = max(chunk.first, begin - window + 1)
             keys = begin + rows - oldest
             cost = (keys + COST_KEYS) * (rows + COST_ROWS)
             at_once = max(1, MOST_SCORES // (rows * group * keys))

@@ -1,13 +1,17 @@
 """Attention over pages through FlashInfer's paged prefill kernel (CUDA, optional extra `gpu`).
 
 One wrapper serves prefill, decode and verify: all are appends of n rows to L keys, causal
-aligned to the end. Layers of equal kind share a wrapper and its plan of the step."""
+aligned to the end. Layers of equal kind share a wrapper and its plan of the step.
+
+Where a chunk's first keys are hidden, the pool is described as pages of one token each: a list of
+pages can only begin where a page does."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -90,23 +94,15 @@ class FlashInferAttention:
 
     def plan(self, batch: Batch) -> Attend:
         pool, kinds, wrappers = self._pool, self._kinds, self._wrappers
-        size = pool.page_size
-        query_ends, page_ends, last, indices, lengths = [0], [0], [], [], []
+        hides = any(chunk.first for chunk in batch.chunks)
+        size = 1 if hides else pool.page_size
+        query_ends = [0]
         for chunk in batch.chunks:
-            used = -(-chunk.kv_length // size)
             query_ends.append(query_ends[-1] + len(chunk.ids))
-            page_ends.append(page_ends[-1] + used)
-            indices.extend(chunk.pages[:used])
-            last.append(chunk.kv_length - (used - 1) * size)
-            lengths.append(chunk.kv_length)
+        page_ends, indices, last = self._tokens(batch) if hides else self._pages(batch)
         # plan reads all but the indices on the host: device tensors there would wait for the GPU.
-        where = (
-            self._host(query_ends),
-            self._host(page_ends),
-            self._device.tensor(indices, torch.int32),
-            self._host(last),
-        )
-        seq_lens = self._host(lengths)
+        where = (self._host(query_ends), self._host(page_ends), indices, self._host(last))
+        seq_lens = self._host([chunk.kv_length - chunk.first for chunk in batch.chunks])
         options = self._uniform_rows(batch)
         if self._planned is not None:
             # A wrapper copies each plan out of the same pinned buffer.
@@ -138,7 +134,7 @@ class FlashInferAttention:
             keys, values, kind = pool.keys[layer], pool.values[layer], kinds[layer]
             keys.index_copy_(0, slots, k)
             values.index_copy_(0, slots, v)
-            paged = (pool.pages, size, kind.kv_heads, kind.head_dim)
+            paged = (len(keys) // size, size, kind.kv_heads, kind.head_dim)
             q = q.contiguous()
             extra: tuple[Any, ...] = ()
             if kind.sinks:
@@ -151,6 +147,42 @@ class FlashInferAttention:
             return out.flatten(1)
 
         return attend
+
+    def _pages(self, batch: Batch) -> tuple[list[int], Tensor, list[int]]:
+        """Where each chunk's pages end in the list of all, that list, int32 on the device, and the
+        tokens in the last page of each."""
+        size = self._pool.page_size
+        ends, held, last = [0], [], []
+        for chunk in batch.chunks:
+            used = -(-chunk.kv_length // size)
+            held.extend(chunk.pages[:used])
+            ends.append(len(held))
+            last.append(chunk.kv_length - (used - 1) * size)
+        return ends, self._device.tensor(held, torch.int32), last
+
+    def _tokens(self, batch: Batch) -> tuple[list[int], Tensor, list[int]]:
+        """The same with each key that is seen as a page of its own. The slots are computed on the
+        device: a list of every token is long."""
+        size, device = self._pool.page_size, self._device
+        ends, held, skipped = [0], [], []
+        for chunk in batch.chunks:
+            begin, used = chunk.first // size, -(-chunk.kv_length // size)
+            # In the list of all slots of the held pages, the chunk's first key lies so far behind
+            # its place in the list of the keys that are seen.
+            skipped.append(len(held) * size + chunk.first % size - ends[-1])
+            held.extend(chunk.pages[begin:used])
+            ends.append(ends[-1] + chunk.kv_length - chunk.first)
+        counts = [after - before for before, after in pairwise(ends)]
+        within = torch.arange(size, dtype=torch.int32, device=device.torch_device)
+        pages = device.tensor(held, torch.int32)
+        slots = (pages.unsqueeze(1) * size + within).flatten()
+        behind = torch.repeat_interleave(
+            device.tensor(skipped, torch.int64),
+            device.tensor(counts, torch.int64),
+            output_size=ends[-1],
+        )
+        seen = torch.arange(ends[-1], device=device.torch_device) + behind
+        return ends, slots.index_select(0, seen), [1] * len(counts)
 
     def _uniform_rows(self, batch: Batch) -> dict[str, int]:
         """A hint for the planner, where the installed version (0.7) takes it."""

@@ -18,7 +18,8 @@ class Chunk:
 
     ids: token ids of the rows; the last `drafted` of them are drafts. start: position of the
     first row. wanted: draw target tokens at the last 1 + drafted rows (False while a prefill has
-    more chunks to come). pages cover start + len(ids) tokens at least.
+    more chunks to come). pages cover start + len(ids) tokens at least. first: keys before this
+    position, which is at most start, are not seen.
 
     q: float32 [n <= drafted, V], the law that the first n drafts were drawn from; the others, and
     all without it, are one-hot.
@@ -40,6 +41,7 @@ class Chunk:
     mask: Tensor | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    first: int = 0
 
     @property
     def kv_length(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from platformdirs import user_cache_path
@@ -13,12 +13,14 @@ from platformdirs import user_cache_path
 from controller.contract import Controller, CostPoint, Setting
 from controller.controller import AdaptiveController
 from controller.cost import CostModel
-from engine.attention import Attention, TorchAttention
-from engine.attention_flashinfer import open_flashinfer
+from engine.attention import TorchAttention
+from engine.attention_choice import open_attention
 from engine.calibration import cost_key, cost_points
 from engine.compiler import Compiler
 from engine.config import EngineConfig
 from engine.device import Device, open_device
+from engine.draft_models.opening import Opened, Ready, open_at_start, with_pages
+from engine.draft_models.sources import AUTO, OFF
 from engine.drafters.registry import DRAFTERS
 from engine.errors import StartError
 from engine.executor import Executor
@@ -30,7 +32,6 @@ from engine.locate import find_model
 from engine.loop import Emit, Engine
 from engine.pages import Pages
 from engine.scheduler import Scheduler
-from engine.shape import Shape
 from engine.text import Text
 
 log = logging.getLogger(__name__)
@@ -41,13 +42,16 @@ Report = Callable[[str, float, str], None]
 
 @dataclass(frozen=True)
 class Target:
-    """A loaded model with its pool and executor: everything that is slow to make."""
+    """A loaded model with its pool and executor: everything that is slow to make. drafters: those
+    with a model of their own that were loaded with it; one that is unloaded is taken out."""
 
     loaded: Loaded
     device: Device
     pool: KvPool
     executor: Executor
     text: Text
+    cache_dir: Path
+    drafters: dict[str, Ready] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,43 @@ def open_target(config: EngineConfig, report: Report) -> Target:
     report("load", 0.0, "Loading the model")
     loaded = load(path, device, config.context_length, cache_dir)
     shape = loaded.decoder.shape
-    pool = open_pool(shape, device, config.page_size, config.kv_tokens, config.memory_fraction)
+    report("load", 0.9, "Loading the drafters")
+    opened = open_at_start(config, loaded, device, cache_dir)
+    pool, opened = _pool_for(config, loaded, device, opened)
     attention = open_attention(config, device, pool, shape)
     executor = Executor(loaded.decoder, attention, device, config.page_size)
+    text = Text(loaded.tokenizer)
+    target = Target(loaded, device, pool, executor, text, cache_dir)
+    for one in opened:
+        target.drafters[one.name] = Ready(one.source, with_pages(one, target, config), one.note)
     report("load", 1.0, "Loaded the model")
-    return Target(loaded, device, pool, executor, Text(loaded.tokenizer))
+    return target
+
+
+def _pool_for(
+    config: EngineConfig, loaded: Loaded, device: Device, opened: list[Opened]
+) -> tuple[KvPool, list[Opened]]:
+    """Pages for the target and its drafters; those that nobody asked for give way where memory
+    does not suffice. Raises StartError."""
+    asked = [one for one in opened if one.source != AUTO]
+    for kept in (opened, asked):
+        each = sum(one.kv_bytes_per_token(device, config.page_size) for one in kept)
+        try:
+            pool = open_pool(
+                loaded.decoder.shape,
+                device,
+                config.page_size,
+                config.kv_tokens,
+                config.memory_fraction,
+                each,
+            )
+        except StartError as error:
+            if len(kept) == len(asked):
+                raise
+            log.warning("serving without drafters that nobody asked for: %s", error.message)
+        else:
+            return pool, kept
+    raise AssertionError("one of the two was tried last")
 
 
 def _load_kernels() -> None:
@@ -108,31 +144,11 @@ def _cache_dir(config: EngineConfig) -> Path:
     return Path(config.cache_dir) if config.cache_dir else user_cache_path("paceline")
 
 
-def open_attention(config: EngineConfig, device: Device, pool: KvPool, shape: Shape) -> Attention:
-    """FlashInfer on CUDA and compiled code on the CPU, where they serve the model and are not
-    refused; otherwise torch, unless FlashInfer was asked for."""
-    if config.attention == "flashinfer" or (config.attention == "auto" and device.is_cuda):
-        try:
-            return open_flashinfer(pool, shape, device)
-        except StartError as error:
-            if config.attention == "flashinfer":
-                raise
-            log.warning("using the torch attention: %s", error.message)
-    if config.attention == "auto" and not device.is_cuda:
-        try:
-            from engine.attention_cpu import CpuAttention, serves
-        except ImportError:
-            log.warning("numba is not installed: decoding uses the slower torch attention")
-        else:
-            if serves(pool, shape):
-                return CpuAttention(pool, shape)
-    return TorchAttention(pool, shape)
-
-
 def adaptive(config: EngineConfig, points: list[CostPoint]) -> AdaptiveController:
     """The controller over a measured cost table."""
     return AdaptiveController(
         drafters=tuple(DRAFTERS),
+        tails=tuple(DRAFTERS),
         cost=CostModel(points),
         setting=Setting(max_draft_length=config.max_draft_length),
     )
@@ -152,6 +168,9 @@ def open_engine(
         pages, config.max_batch, config.max_waiting, chunk_rows, config.prefix_cache
     )
     engine = Engine(target.executor, scheduler, drafters, controller, config.max_draft_length, emit)
+    for name, ready in target.drafters.items():
+        if getattr(config, name) != OFF:
+            engine.attach(ready.drafter)
     limits = Limits(
         context_length=shape.context_length,
         pool_tokens=target.pool.pages * target.pool.page_size,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Protocol
 
 from controller.contract import NONE, Setting
 from engine.corpora import corpus_states, drop_corpus, encode_corpus, put_corpus
@@ -21,24 +23,38 @@ from engine.wire import (
     GetCorpora,
     GetReport,
     GetWhatIf,
+    LoadDrafter,
     MemoryState,
+    ModelState,
     PutCorpus,
     SetController,
     SetDrafter,
     Tokenize,
+    UnloadDrafter,
 )
 
 MAX_WHAT_IF_BATCH = 4096
 MAX_WHAT_IF_CONTEXT = 10_000_000
 
 
-def answer(body: CallBody, engine: Engine, text: Text) -> object:
-    """The reply's result as msgpack-able values. Raises RequestError."""
+class Models(Protocol):
+    """Says which drafters with a model of their own can be loaded, and how far each is."""
+
+    def names(self) -> Sequence[str]: ...
+
+    def state(self, name: str) -> ModelState | None:
+        """None for a drafter without a model of its own."""
+        ...
+
+
+def answer(body: CallBody, engine: Engine, text: Text, models: Models | None = None) -> object:
+    """The reply's result as msgpack-able values, of calls that can be answered at once. Raises
+    RequestError."""
     match body:
         case SetController():
             return set_controller(engine, body)
         case SetDrafter():
-            return set_drafter(engine, body)
+            return set_drafter(engine, body, models)
         case GetReport():
             return engine.controller.report()
         case GetWhatIf(batch_size=batch_size, context_len=context_len):
@@ -69,17 +85,23 @@ def answer(body: CallBody, engine: Engine, text: Text) -> object:
             return corpus_states(engine.drafting.drafters.values())
         case EncodeCorpus():
             return encode_corpus(text.encode_aside, body)
+        case LoadDrafter() | UnloadDrafter():
+            message = "this engine loads and unloads no drafters."
+            raise RequestError("drafter_not_loadable", message, "name")
 
 
-def set_drafter(engine: Engine, body: SetDrafter) -> DrafterState:
+def set_drafter(engine: Engine, body: SetDrafter, models: Models | None = None) -> DrafterState:
     """Apply a change of one drafter, or nothing of it; it holds from the next step on."""
     drafter = engine.drafting.drafters.get(body.name)
     if drafter is None:
+        if models is not None and body.name in models.names():
+            message = f"drafter {body.name} is not loaded; load it first."
+            raise RequestError("drafter_not_loaded", message, "name")
         raise RequestError("unknown_drafter", _unknown(engine, body.name), "name")
     tune(body.name, drafter, body.parameters)
     if body.enabled is not None:
         engine.drafting.set_enabled(body.name, body.enabled)
-    return next(state for state in drafter_states(engine) if state.name == body.name)
+    return drafter_state(engine, body.name, models)
 
 
 def set_controller(engine: Engine, body: SetController) -> ControllerState:
@@ -125,22 +147,28 @@ def controller_state(engine: Engine) -> ControllerState:
     )
 
 
-def drafter_states(engine: Engine) -> tuple[DrafterState, ...]:
-    """Plain decoding first, then every drafter."""
+def drafter_states(engine: Engine, models: Models | None = None) -> tuple[DrafterState, ...]:
+    """Plain decoding first, then every drafter, then those that could be loaded."""
+    known = engine.drafting.drafters
+    idle = [name for name in (models.names() if models is not None else ()) if name not in known]
     plain = DrafterState(NONE, "none", True, 0)
-    return (
-        plain,
-        *(
-            DrafterState(
-                name,
-                drafter.kind,
-                engine.drafting.enabled[name],
-                engine.drafting.max_draft_length,
-                parameter_states(drafter),
-                _memory(drafter),
-            )
-            for name, drafter in engine.drafting.drafters.items()
-        ),
+    return (plain, *(drafter_state(engine, name, models) for name in (*known, *idle)))
+
+
+def drafter_state(engine: Engine, name: str, models: Models | None) -> DrafterState:
+    """Of a drafter that the engine has or could load."""
+    model = None if models is None else models.state(name)
+    drafter = engine.drafting.drafters.get(name)
+    if drafter is None:
+        return DrafterState(name, "model", False, 0, model=model)
+    return DrafterState(
+        name,
+        drafter.kind,
+        engine.drafting.enabled[name],
+        engine.drafting.max_draft_length,
+        parameter_states(drafter),
+        _memory(drafter),
+        model,
     )
 
 

@@ -64,7 +64,7 @@ class Chain:
 
 def fixed_change(draw: Draw, vocabulary: int, device: Device) -> Tensor:
     """What bias, allowed ids and bad words of one token add at every row: float32 [V]."""
-    change = torch.zeros(vocabulary, device=device.torch_device)
+    change = torch.zeros(vocabulary, dtype=torch.float32, device=device.torch_device)
     if draw.logit_bias:
         ids = device.tensor([token for token, _ in draw.logit_bias], torch.int64)
         change.index_add_(0, ids, device.tensor([b for _, b in draw.logit_bias], torch.float32))

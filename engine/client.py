@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from engine.child import Child
 from engine.config import EngineConfig
 from engine.death import Death
@@ -25,6 +27,7 @@ from engine.wire import (
     Failed,
     Finished,
     Hello,
+    LoadDrafter,
     Progress,
     PromptLogprobs,
     Reply,
@@ -32,6 +35,7 @@ from engine.wire import (
     SetDrafter,
     Snapshot,
     Submit,
+    UnloadDrafter,
 )
 
 __all__ = [
@@ -73,9 +77,10 @@ class EngineClient:
         self._patience: asyncio.TimerHandle | None = None
         self._requests = OpenRequests(on_finished)
         self._replies = Replies()
-        # What the operator has set, given again to every new child.
+        # What the operator has set and loaded, given again to every new child.
         self._controller: SetController | None = None
         self._drafters: dict[str, SetDrafter] = {}
+        self._sources: dict[str, str] = {}
         self.hello: Hello | None = None
         self.progress: Progress | None = None
         self.state: State = "starting"
@@ -133,6 +138,11 @@ class EngineClient:
             self._controller = body
         elif isinstance(body, SetDrafter):
             self._drafters[body.name] = body.after(self._drafters.get(body.name))
+        elif isinstance(body, LoadDrafter) and not body.dry_run:
+            self._sources[body.name] = body.source
+        elif isinstance(body, UnloadDrafter):
+            self._sources[body.name] = "off"
+            self._drafters.pop(body.name, None)
         return result
 
     async def stop(self) -> None:
@@ -154,7 +164,8 @@ class EngineClient:
         """A new child that serves. Raises EngineStartError."""
         start = log_end(self._log_path)
         try:
-            self._child = child = await Child.spawn(self._config, self._log_path, self._command)
+            config = msgspec.structs.replace(self._config, **self._sources)
+            self._child = child = await Child.spawn(config, self._log_path, self._command)
             hello = await child.hello(self._note_progress)
         except EngineStartError as error:
             self._child = None
@@ -188,7 +199,10 @@ class EngineClient:
                     child, _ = await self._launch()
                 except EngineStartError as error:
                     log.error("the engine did not restart: %s", error.message)
-                    if error.code != "engine_died":
+                    if error.code != "engine_died" and self._sources:
+                        log.error("it is tried again without the drafters loaded meanwhile")
+                        self._sources = {}
+                    elif error.code != "engine_died":
                         self.state = "failed"
                         self._fail_all()
                         return

@@ -20,9 +20,12 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     always measures. suffix_tree: whose past answers the suffix drafter may draft from: those of a
     request's own tenant, everybody's, or none. suffix_memory_mb bounds its trees of answers and
     corpora, suffix_depth the tokens matched and drafted together, suffix_max_age_s the age of
-    answers (0: none). An engine whose step runs longer than step_timeout_s (five times that for its
-    first, which may compile), or that sends nothing for silence_timeout_s, hangs: it is killed and
-    restarted."""
+    answers (0: none). mtp and draft_model: the drafters with a model of their own: "auto" takes
+    what ships for the target or what its own checkpoint holds, "off" none, anything else is a
+    folder (for draft_model also a Hugging Face id). draft_vocabulary: so many of the most frequent
+    tokens they may draft; 0 as their checkpoint says. An engine whose step runs longer than
+    step_timeout_s (five times that for its first, which may compile), or that sends nothing for
+    silence_timeout_s, hangs: it is killed and restarted."""
 
     model: str = "embedded"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -41,9 +44,12 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_dir: str = ""
     calibration: Literal["auto", "fresh"] = "auto"
     suffix_tree: Literal["tenant", "shared", "off"] = "tenant"
-    suffix_memory_mb: int = 256
+    suffix_memory_mb: int = 384
     suffix_depth: int = 64
     suffix_max_age_s: int = 86_400
+    mtp: str = "auto"
+    draft_model: str = "auto"
+    draft_vocabulary: int = 0
     step_timeout_s: float = 60.0
     silence_timeout_s: float = 15.0
     served_name: str = ""

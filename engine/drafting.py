@@ -11,6 +11,7 @@ from controller.contract import (
     Allotment,
     BatchView,
     Controller,
+    DrafterInfo,
     Offer,
     Plan,
     Proposal,
@@ -21,12 +22,15 @@ from engine.drafters.base import Committed, Drafter
 from engine.drafts import Draft
 from engine.guarded import Guarded
 from engine.request import Request
-from engine.scheduler import Work
+from engine.scheduler import Prefill, Work
 
 log = logging.getLogger(__name__)
 
 MAX_ROWS = 512
 """No drafts beyond so many rows of decoding requests in one step."""
+
+USED_STEPS = 64
+"""A drafter that drafted within so many steps takes in prompts along with the target."""
 
 NO_WISH = Wish()
 
@@ -54,19 +58,47 @@ class Drafting:
         self.controller = controller
         self.max_draft_length = max_draft_length
         self._vocabulary = vocabulary
-        self._admitted: set[int] = set()
+        self._admitted: dict[int, Request] = {}
         self._looked = True
+        self._steps = 0
+        self._used: dict[str, int] = {}  # drafter -> the last step that it was planned in
 
     def set_enabled(self, drafter: str, enabled: bool) -> None:
         """Let a drafter draft or not, from the next step on. It keeps following the text."""
         self.enabled[drafter] = enabled
         self.controller.set_enabled(drafter, enabled)
 
+    def attach(self, drafter: Drafter, rho: float = 0.0) -> Guarded:
+        """One more drafter, enabled, from the next step on; it is told of the running requests.
+        rho: see DrafterInfo. ValueError when there is one of this name."""
+        if drafter.name in self.drafters:
+            raise ValueError(f"there is a drafter {drafter.name} already")
+        self.controller.add_drafter(
+            DrafterInfo(drafter.name, model=drafter.kind == "model", rho=rho)
+        )
+        guarded = Guarded(drafter)
+        self.drafters[drafter.name] = drafter
+        self.guarded[drafter.name] = guarded
+        self.enabled[drafter.name] = True
+        for request in self._admitted.values():
+            guarded.admit(request)
+        return guarded
+
+    def detach(self, name: str) -> Guarded | None:
+        """The drafter drafts no more, and nothing here holds it; None if there is none of this
+        name. ValueError while the controller's setting pins it."""
+        if name not in self.drafters:
+            return None
+        self.controller.remove_drafter(name)
+        del self.drafters[name], self.enabled[name]
+        self._used.pop(name, None)
+        return self.guarded.pop(name)
+
     def admit(self, requests: Iterable[Request]) -> None:
         """Tell the drafters of the requests that they were not told of yet."""
         for request in requests:
             if request.id not in self._admitted:
-                self._admitted.add(request.id)
+                self._admitted[request.id] = request
                 for name in self.drafters:
                     self.guarded[name].admit(request)
 
@@ -103,6 +135,7 @@ class Drafting:
         row_limit: rows of one forward, prefills included, that memory has room for. It bounds the
         drafts before they are drawn, so that it cannot depend on them."""
         decoding = work.decoding
+        self._steps += 1
         if not decoding:
             return Plan(())
         prefill_rows = sum(prefill.rows for prefill in work.prefills)
@@ -114,10 +147,14 @@ class Drafting:
             free_rows=max(0, most - len(decoding)),
         )
         try:
-            return self.controller.plan(batch, list(offers.values()))
+            plan = self.controller.plan(batch, list(offers.values()))
         except Exception:
             log.exception("the controller failed to plan step %d", step)
             return Plan(tuple(Allotment(request.id, NONE, 0) for request in decoding))
+        for one in plan.allotments:
+            if one.length and one.request != plan.probe:  # a probe makes it no drafter of others
+                self._used[one.drafter] = self._steps
+        return plan
 
     def draft(
         self,
@@ -145,15 +182,50 @@ class Drafting:
         for name, some in asked.items():
             begin = time.perf_counter()
             requests, lengths = [decoding[index] for index, _ in some], [n for _, n in some]
-            proposed = self.guarded[name].propose(requests, lengths)
+            guarded = self.guarded[name]
+            proposed = guarded.propose(requests, lengths)
             for (index, length), draft in zip(some, proposed, strict=True):
                 if draft is not None:
                     drafts[index] = draft.cut(min(length, self._known(draft.tokens)))
             ms = 1e3 * (time.perf_counter() - begin)
-            proposals.append(Proposal(name, len(some), max(lengths), ms))
+            if guarded.weighty is None:
+                proposals.append(Proposal(name, len(some), max(lengths), ms))
+            else:  # it may only have caught up with the text
+                lengths = [n for n, draft in zip(lengths, proposed, strict=True) if draft]
+                depth, rows = max(lengths, default=0), guarded.take_catch_up()
+                proposals.append(Proposal(name, len(lengths), depth, ms, rows))
         for name, more in tails.items():
             self._continue(name, decoding, drafts, more)
         return drafts, proposals
+
+    def follow(self, prefills: Sequence[Prefill]) -> list[Proposal]:
+        """Have the drafters that compute on the text take in the prompts of this step, of requests
+        that are likely to use them."""
+        proposals: list[Proposal] = []
+        for name, guarded in self.guarded.items() if prefills else ():
+            if not guarded.follows or not self.enabled[name]:
+                continue
+            theirs = [
+                (prefill.request, prefill.request.computed + prefill.rows)
+                for prefill in prefills
+                if self._uses(prefill.request, name)
+            ]
+            if theirs:
+                begin = time.perf_counter()
+                guarded.follow(theirs)
+                ms = 1e3 * (time.perf_counter() - begin)
+                proposals.append(Proposal(name, 0, 0, ms, guarded.take_catch_up()))
+        return proposals
+
+    def _uses(self, request: Request, name: str) -> bool:
+        """Whether the drafter will likely draft for the request."""
+        wish, setting = request.wish, self.controller.setting
+        if not wish.enabled or setting.mode == "off":
+            return False
+        wanted = wish.drafter or (setting.drafter if setting.mode == "pinned" else None)
+        if wanted is not None:
+            return wanted == name
+        return self._steps - self._used.get(name, -USED_STEPS) < USED_STEPS
 
     def _continue(
         self,
@@ -201,7 +273,7 @@ class Drafting:
 
     def forget(self, request: int) -> None:
         """Drop what the controller and the drafters hold of a request."""
-        self._admitted.discard(request)
+        self._admitted.pop(request, None)
         try:
             self.controller.forget(request)
         except Exception:

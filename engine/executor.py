@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -13,10 +14,11 @@ from engine.attention import Attention
 from engine.batch import Batch, Chunk, pack
 from engine.chain import Chain
 from engine.device import Device, Event
+from engine.drafters.base import Reads
 from engine.logprobs import Scores, Span, TokenScore, prompt_spans, score, score_prompts
 from engine.rejection import proposals
 from engine.sampling import choose
-from engine.shape import Model
+from engine.shape import Model, Tapped
 from engine.verify import accept
 
 
@@ -67,7 +69,8 @@ class Findings:
 
 
 class Step:
-    """A step in flight. `result` is the only place that waits for the device."""
+    """A step in flight. `result` waits for the device; besides only Drawn.result does, of the model
+    drafters (engine/draft_models/passes.py)."""
 
     def __init__(self, batch: Batch, findings: Findings, done: Event) -> None:
         self.batch = batch
@@ -148,7 +151,8 @@ class Step:
 
 
 class Executor:
-    """Owns the model and the attention. forwards counts target forwards."""
+    """Owns the model and the attention. forwards counts target forwards. readers: who is given
+    the hidden states of every forward, which the model must be able to tap where they read."""
 
     def __init__(
         self, decoder: Model, attention: Attention, device: Device, page_size: int
@@ -158,6 +162,7 @@ class Executor:
         self.device = device
         self.page_size = page_size
         self.forwards = 0
+        self.readers: list[Reads] = []
         self._chain = Chain(device)
         self._generator = torch.Generator(device=device.torch_device)
         self._generator.seed()
@@ -166,8 +171,7 @@ class Executor:
         """Enqueue the forward over every row, the choice of target tokens and the acceptance."""
         device = self.device
         batch = pack(chunks, device, self.page_size)
-        hidden = self.decoder.forward(batch.ids, batch.positions, self.attention.plan(batch))
-        self.forwards += 1
+        hidden = self._forward(batch)
         spans = prompt_spans(batch)
         prompts = self._score_prompts(spans, hidden)
         logits = self.decoder.logits(hidden.index_select(0, batch.wanted_rows)).contiguous()
@@ -201,12 +205,40 @@ class Executor:
         )
         return Step(batch, findings, device.record())
 
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """The layers whose input is read, see Reads."""
+        return tuple(sorted({tap for reader in self.readers for tap in reader.taps}))
+
     def forget(self, request: int) -> None:
         """Drop what is kept of a request that is over."""
         self._chain.forget(request)
+
+    def _forward(self, batch: Batch) -> Tensor:
+        """The target's hidden states of every row, of which the readers get what they read."""
+        decoder, attend = self.decoder, self.attention.plan(batch)
+        taps = self.taps if self.readers else ()
+        last = (decoder.shape.layers,)
+        if taps in ((), last):
+            hidden = features = decoder.forward(batch.ids, batch.positions, attend)
+        else:
+            tapped = cast(Tapped, decoder)
+            hidden, features = tapped.features(batch.ids, batch.positions, attend, taps)
+        self.forwards += 1
+        for reader in self.readers:
+            reader.read(batch, _columns(features, taps, reader.taps))
+        return hidden
 
     def _score_prompts(self, spans: list[Span], hidden: Tensor) -> Scores | None:
         if not spans:
             return None
         vocabulary = self.decoder.shape.vocabulary
         return score_prompts(spans, hidden, self.decoder.logits, vocabulary, self.device)
+
+
+def _columns(features: Tensor, taps: tuple[int, ...], wanted: tuple[int, ...]) -> Tensor:
+    """Of features [T, len(taps) * d] those of the wanted taps, in their order."""
+    if taps == wanted:
+        return features
+    parts = features.unflatten(1, (len(taps), -1))
+    return torch.cat([parts[:, taps.index(tap)] for tap in wanted], dim=1)

@@ -50,10 +50,11 @@ AttentionInterface.register(NAME, attend_pages)
 
 
 class Fallback:
-    """Answers the lean decoder's calls with a transformers causal LM."""
+    """Answers the lean decoder's calls with a transformers causal LM, `model`."""
 
     def __init__(self, model: nn.Module, shape: Shape) -> None:
         self.shape = shape
+        self.model = model
         self._body = body_of(model)
         self._given = _Given()
         # A causal LM's head is what it does to its body's output: this shallow copy of it gets

@@ -17,6 +17,9 @@ LEAN = (
 )
 """Model types that fit the lean decoder. Tests hold each equal to its transformers module."""
 
+SERVED_AS = {"mimo": "qwen2"}
+"""Model types that transformers does not have -> one whose module computes the same."""
+
 PAGED = (
     "afmoe",
     "apertus",

@@ -50,11 +50,11 @@ def read_folder(path: Path) -> Folder:
         raise _incomplete(f"{path} is empty; give a complete Hugging Face model folder.")
     if CONFIG not in names:
         raise _incomplete(f"{path} holds no {CONFIG}; give a complete Hugging Face model folder.")
-    config = _json(path / CONFIG)
+    config = read_json(path / CONFIG)
     family = config.get("model_type")
     if not isinstance(family, str) or not family:
         raise _broken(f"{path / CONFIG} names no model_type; it is not a transformers model.")
-    headers = _weights(path, names)
+    headers = read_shapes(path, names)
     if not any(name in names for name in TOKENIZER_FILES):
         raise _incomplete(
             f"{path} holds no tokenizer ({' or '.join(TOKENIZER_FILES)}); "
@@ -65,13 +65,13 @@ def read_folder(path: Path) -> Folder:
     return Folder(path, family, config, sum(map(math.prod, shapes)), files)
 
 
-def _weights(path: Path, names: set[str]) -> dict[str, dict[str, list[int]]]:
+def read_shapes(path: Path, names: set[str]) -> dict[str, dict[str, list[int]]]:
     """Shapes of the tensors in each file, from the headers of the single file or of all shards."""
     if SINGLE in names and INDEX not in names:
-        return {SINGLE: _header(path / SINGLE)}
+        return {SINGLE: read_header(path / SINGLE)}
     if INDEX not in names:
         raise _no_weights(path)
-    index = _json(path / INDEX).get("weight_map")
+    index = read_json(path / INDEX).get("weight_map")
     if not isinstance(index, dict) or not index:
         raise _broken(f"{path / INDEX} has no weight_map; download it again.")
     shards = sorted({str(shard) for shard in index.values()})
@@ -84,7 +84,7 @@ def _weights(path: Path, names: set[str]) -> dict[str, dict[str, list[int]]]:
             f"{path} lacks {len(missing)} of {len(shards)} weight files that {INDEX} names "
             f"({', '.join(missing[:3])}); download them again."
         )
-    headers = {shard: _header(path / shard) for shard in shards}
+    headers = {shard: read_header(path / shard) for shard in shards}
     for name, shard in index.items():
         if name not in headers[str(shard)]:
             raise _broken(
@@ -109,7 +109,7 @@ def _no_weights(path: Path) -> StartError:
     )
 
 
-def _header(file: Path) -> dict[str, list[int]]:
+def read_header(file: Path) -> dict[str, list[int]]:
     """Shape of every tensor of a safetensors file, whose length must be what they add up to."""
     try:
         size = file.stat().st_size
@@ -139,7 +139,7 @@ def _header(file: Path) -> dict[str, list[int]]:
     return shapes
 
 
-def _json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
     try:
         value = json.loads(file.read_text("utf-8"))
     except OSError as error:

@@ -130,7 +130,7 @@ def build(dense: Dense, weights: Weights, angles: tuple[Tensor, Tensor], device:
     if weights.mapped and embedding.device.type == "cpu":
         embedding = embedding.clone()  # a file may be replaced while it is served
     cos, sin = angles
-    sign = torch.ones(dense.head_dim, device=sin.device)
+    sign = torch.ones(dense.head_dim, dtype=torch.float32, device=sin.device)
     sign[: dense.head_dim // 2] = -1.0
     decoder = Decoder(
         shape=dense.shape(len(cos)),
@@ -141,11 +141,22 @@ def build(dense: Dense, weights: Weights, angles: tuple[Tensor, Tensor], device:
         head=linear(embedding) if dense.tied else joined(HEAD),
         cos=cos.to(dtype).to(target),
         sin=(sin * sign).to(dtype).to(target),
+        tied=dense.tied,
     )
     if device.is_cuda:
         return decoder
     collapse(each.extent for each in decoder.linears)
     return _compiled(decoder)
+
+
+def with_head(decoder: Decoder, rows: Tensor, bias: Tensor | None) -> Decoder:
+    """The decoder with other columns of logits: rows [n, d] and bias [n] of its head."""
+    head = linear(rows, bias)
+    changed = replace(decoder, head=head, tied=False, compiled=None)
+    if rows.is_cuda:
+        return changed
+    collapse([head.extent])
+    return _compiled(changed)  # compiled layers keep the decoder they were made of
 
 
 def _compiled(decoder: Decoder) -> Decoder:

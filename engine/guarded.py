@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from controller.contract import Offer, ShadowScore
-from engine.drafters.base import Busy, Committed, Drafter, Tail
+from engine.drafters.base import Busy, Committed, Drafter, Follows, Reads, Tail, Weighty
 from engine.drafts import Draft
 from engine.request import Request
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from engine.batch import Batch
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +31,10 @@ class Guarded:
 
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
+        self.weighty = drafter if isinstance(drafter, Weighty) else None
+        self._reads = drafter if isinstance(drafter, Reads) else None
+        self._follows = drafter if isinstance(drafter, Follows) else None
+        self.taps = self._reads.taps if self._reads is not None else ()
         self._suspects: dict[str, set[int]] = {}  # by method
         self._logged: set[tuple[str, type]] = set()
 
@@ -36,6 +45,18 @@ class Guarded:
     @property
     def kind(self) -> Literal["model_free", "model"]:
         return self.drafter.kind
+
+    @property
+    def follows(self) -> bool:
+        """Whether it takes in prompts along with the target."""
+        return self._follows is not None
+
+    def take_catch_up(self) -> int:
+        """Rows that a model has caught up with since the last call."""
+        weighty, rows = self.weighty, [0]
+        if weighty is not None:
+            self._try("take_catch_up", [], [], lambda _: rows.append(weighty.take_catch_up()) or [])
+        return rows[-1]
 
     def admit(self, request: Request) -> None:
         self._try("admit", [request.id], [request], lambda one: [self.drafter.admit(one[0])])
@@ -77,6 +98,18 @@ class Guarded:
     def commit(self, commits: Sequence[Committed]) -> Sequence[tuple[ShadowScore, ...] | None]:
         ids = [one.request.id for one in commits]
         return self._ask("commit", ids, commits, self.drafter.commit)
+
+    def read(self, batch: Batch, features: Tensor) -> None:
+        """Nothing for drafters that read no hidden states."""
+        reads = self._reads
+        if reads is not None:
+            self._try("read", [], [], lambda _: reads.read(batch, features) or [])
+
+    def follow(self, prefills: Sequence[tuple[Request, int]]) -> None:
+        """Nothing for drafters that take in no prompts."""
+        follows = self._follows
+        if follows is not None:
+            self._try("follow", [], [], lambda _: follows.follow(prefills) or [])
 
     def forget(self, request: int) -> None:
         for suspects in self._suspects.values():

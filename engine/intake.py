@@ -157,7 +157,8 @@ class Intake:
             if enabled is None:
                 raise RequestError(
                     "unknown_drafter",
-                    f"there is no drafter {wish.drafter[:64]!r}; GET /api/drafters lists them.",
+                    f"there is no drafter {wish.drafter[:64]!r}; GET /api/drafters lists them, and "
+                    "which of them are loaded.",
                     "speculation.drafter",
                 )
             if not enabled:

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-SOURCES = ("intrinsics.py", "kernels*.py", "program.py", "drafters/*.py")
+SOURCES = ("intrinsics.py", "kernels*.py", "program.py", "drafters/**/*.py")
 
 
 def keep_kernels(cache_dir: Path) -> None:

@@ -145,7 +145,7 @@ def _attend(
             seen, line = start + 1 + r // group, (h * blocks * rows + r) * BLOCK
             shares[h * rows + r] = soften(
                 shift(scores, line), shift(weights, line), size, blocks,
-                max(seen - window, 0, base) - base, seen - base, scale,
+                max(seen - window, oldest) - base, seen - base, scale,
             )  # fmt: skip
     for n in range(heads * rows * panels * PANEL):
         totals[n] = none

@@ -15,7 +15,9 @@ from engine.kernels_product import LANES, PANEL, BFloat16, multiplies
 _WORD, _WIDE, _FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
 _FLOATS, _WORDS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_WORD, LANES)
 _HALVES = ir.VectorType(ir.IntType(16), LANES)
-_LOG2_E, _LOWEST = 1.4426950408889634, -3.0e38
+_LOG2_E, _LOWEST = 1.4426950408889634, -1.0e30
+"""_LOWEST stands for scores that are not seen. Sums of it are finite: compilers may add up several
+before they multiply by 0."""
 _POWERS = (0.0018856499, 0.013602089, 0.07849466, 0.33973158, 0.98025814, 1.4142135)
 """Taylor's polynomial of 2^(f + 1/2) at 0, from the fifth power down. For f in [-1/2, 1/2) its
 relative error is below 4e-6, a five hundredth of what rounding to bfloat16 adds."""

@@ -30,7 +30,7 @@ from engine.shape import Attend
 from engine.team import Team
 
 if TYPE_CHECKING:
-    from engine.decoder import Decoder, Layer
+    from engine.decoder import Decoder, Layer, Taps
 
 MOST_ROWS = 64
 """Rows up to which the compiled products are faster than oneDNN's."""
@@ -54,12 +54,14 @@ def serves(decoder: Decoder) -> bool:
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """Steps of few rows over the shared buffers. lists: before each layer's attention, and after
-    the last. places: the words that take the address of each layer's attention output."""
+    the last. places: the words that take the address of each layer's attention output. stream: the
+    residual stream."""
 
     lists: list[Any]
     places: list[tuple[Any, int]]
     qkv: tuple[Tensor, Tensor, Tensor]
     positions: Tensor
+    stream: Tensor
     hidden: Tensor
 
 
@@ -73,7 +75,7 @@ class CpuLayers:
         self._body = compiled(self._dtype == torch.bfloat16)
         self._team = Team()
         self._scratch_floats = scratch_floats(decoder.shape.head_dim)
-        self._scratch = torch.empty(self._team.size * self._scratch_floats)
+        self._scratch = torch.empty(self._team.size * self._scratch_floats, dtype=torch.float32)
         self._one = _bits(1.0)
         self._plans: dict[int, _Plan] = {}
         self._buffers: list[Tensor] = []
@@ -84,11 +86,13 @@ class CpuLayers:
         ]
         self._listed = all(listed(each) for each in linears)
 
-    def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    def forward(
+        self, x: Tensor, positions: Tensor, attend: Attend, taps: Taps | None = None
+    ) -> Tensor:
         """x [T, d] and positions int64 [T] -> hidden states after the final norm, [T, d]."""
         if self._listed and len(x) <= MOST_ROWS:
-            return self._few(x, positions, attend)
-        return self._many(x, positions, attend)
+            return self._few(x, positions, attend, taps)
+        return self._many(x, positions, attend, taps)
 
     def multiply(self, linear: Linear, x: Tensor) -> Tensor:
         """linear(x)."""
@@ -96,15 +100,13 @@ class CpuLayers:
             return linear(x)
         x = x.contiguous()
         out = x.new_empty((len(x), linear.outputs))
-        self._run([_product(linear, x, out)], alone=False)
+        self._run([product_step(linear, x, out)], alone=False)
         return out
 
     # --- few rows: everything between two attentions is one list ----------------------------------
 
-    def _few(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        plan = self._plans.get(len(x))
-        if plan is None:
-            plan = self._plans[len(x)] = self._plan(len(x))
+    def _few(self, x: Tensor, positions: Tensor, attend: Attend, taps: Taps | None) -> Tensor:
+        plan = self._planned(len(x))
         x = x.contiguous()
         plan.positions.copy_(positions)
         plan.lists[0][HEADER + 2] = x.data_ptr()
@@ -112,10 +114,18 @@ class CpuLayers:
         run, body = self._team.run, self._body
         for layer, (words, place) in enumerate(plan.places):
             run(body, plan.lists[layer])
+            if taps is not None and taps.wants(layer):
+                taps.take(layer, plan.stream.clone())
             attended = attend(layer, q, k, v).contiguous()
             words[place] = attended.data_ptr()
         run(body, plan.lists[-1])
         return plan.hidden.clone()
+
+    def _planned(self, rows: int) -> _Plan:
+        plan = self._plans.get(rows)
+        if plan is None:
+            plan = self._plans[rows] = self._plan(rows)
+        return plan
 
     def _plan(self, rows: int) -> _Plan:
         decoder = self._decoder
@@ -125,24 +135,29 @@ class CpuLayers:
         )
         attended = torch.empty(0, dtype=self._dtype)  # its address comes from each attention
         lists: list[Any] = []
-        steps: list[Step] = [self._add_norm(x, None, x, decoder.layers[0].input_norm, normed)]
+        steps = self._begin(x, normed)
         for index, layer in enumerate(decoder.layers):
             last = index + 1 == len(decoder.layers)
             following = decoder.norm if last else decoder.layers[index + 1].input_norm
-            steps.append(_product(layer.qkv, normed, qkv))
+            steps.append(product_step(layer.qkv, normed, qkv))
             steps += self._turns(layer, qkv, positions)
             lists.append(self._list(steps))
             steps = [
-                _product(layer.output, attended, branch, rows),
+                product_step(layer.output, attended, branch, rows),
                 self._add_norm(x, branch, middle, layer.mlp_norm, normed),
-                _product(layer.gate_up, normed, pair),
+                product_step(layer.gate_up, normed, pair),
                 (GATE, rows, pair.data_ptr(), gated.shape[1], gated.data_ptr()),
-                _product(layer.down, gated, branch),
+                product_step(layer.down, gated, branch),
                 self._add_norm(middle, branch, x, following, normed),
             ]
         lists.append(self._list(steps))
         places = [(words, HEADER + 2) for words in lists[1:]]
-        return _Plan(lists, places, self._split(qkv), positions, normed)
+        return _Plan(lists, places, self._split(qkv), positions, x, normed)
+
+    def _begin(self, x: Tensor, normed: Tensor) -> list[Step]:
+        """From what `forward` is given to the first layer's x and its norm. The first operation's
+        input is put in at each call."""
+        return [self._add_norm(x, None, x, self._decoder.layers[0].input_norm, normed)]
 
     def _allocate(self) -> list[Tensor]:
         """What lies between the operations, for MOST_ROWS rows."""
@@ -155,12 +170,14 @@ class CpuLayers:
 
     # --- many rows, or products that are not ours -------------------------------------------------
 
-    def _many(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    def _many(self, x: Tensor, positions: Tensor, attend: Attend, taps: Taps | None) -> Tensor:
         decoder, positions = self._decoder, positions.contiguous()
         x, branch = x.contiguous(), None
         total, middle, normed = (torch.empty_like(x) for _ in range(3))
         for index, layer in enumerate(decoder.layers):
             self._run([self._add_norm(x, branch, total, layer.input_norm, normed)])
+            if taps is not None and taps.wants(index):
+                taps.take(index, total.clone())
             qkv = self.multiply(layer.qkv, normed)
             self._run(self._turns(layer, qkv, positions))
             attended = attend(index, *self._split(qkv))
@@ -270,9 +287,9 @@ def can_list() -> bool:
     if layer.extent[1] != packed_bytes(150, 96):
         return False
     out = torch.empty(5, 150, dtype=torch.bfloat16)
-    scratch = torch.empty(scratch_floats(0))
+    scratch = torch.empty(scratch_floats(0), dtype=torch.float32)
     words = (ctypes.c_int64 * (HEADER + STEP))(
-        0, 1, scratch.data_ptr(), 0, 0, 0, 0, 0, *_product(layer, x, out)
+        0, 1, scratch.data_ptr(), 0, 0, 0, 0, 0, *product_step(layer, x, out)
     )
     words[0] = ctypes.addressof(words) + 8 * HEADER
     compiled(True).ctypes(words)
@@ -281,7 +298,7 @@ def can_list() -> bool:
     )
 
 
-def _product(linear: Any, x: Tensor, out: Tensor, rows: int = 0) -> Step:
+def product_step(linear: Any, x: Tensor, out: Tensor, rows: int = 0) -> Step:
     bias = 0 if linear.bias is None else linear.bias.data_ptr()
     return (
         PRODUCT,

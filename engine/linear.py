@@ -69,6 +69,10 @@ class PackedLinear:
     def __call__(self, x: Tensor, /) -> Tensor:
         return self._multiply(x, self.packed, self.bias, "none", [], "")
 
+    def without_bias(self, x: Tensor) -> Tensor:
+        """x [T, in] @ weight^T."""
+        return self._multiply(x, self.packed, None, "none", [], "")
+
 
 class _Operators:
     """torch's private oneDNN operators. Raises AttributeError where this torch has none."""

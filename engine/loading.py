@@ -12,7 +12,7 @@ from typing import Any
 
 from engine.device import Device
 from engine.errors import StartError
-from engine.families import PAGED, context_limit, refusal
+from engine.families import PAGED, SERVED_AS, context_limit, refusal
 from engine.folder import Folder, read_folder
 from engine.fusing import build, describe, fits, fuse, module_angles
 from engine.host_memory import available_bytes, size_text
@@ -52,12 +52,12 @@ def load(path: Path, device: Device, context_length: int, cache_dir: Path | None
 
     quiet.set_verbosity_error()
     quiet.disable_progress_bar()
-    config = _config(folder)
+    config = read_config(folder)
     limit = context_limit(config)
     context = _context(folder.family, limit, context_length)
     _check_memory(folder, device)
     tokenizer = _tokenizer(folder, config)
-    model = _model(folder, device)
+    model = _model(folder, config, device)
     stop_ids = _stop_ids(model, config, tokenizer)
     if cache_dir is not None and fits(model, config):
         dense, angles = describe(model, config), module_angles(model, context)
@@ -91,13 +91,14 @@ def open_model(model: Any, config: Any, device: Device, context_length: int) -> 
         ) from error
 
 
-def _config(folder: Folder) -> Any:
+def read_config(folder: Folder) -> Any:
     """The folder's transformers config; raises StartError for a family that is not served."""
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     family, path = folder.family, folder.path
-    if family not in CONFIG_MAPPING:
+    served = SERVED_AS.get(family, family)
+    if served not in CONFIG_MAPPING:
         code = " Its folder brings Python code of its own (auto_map), which is never run."
         raise StartError(
             "model_unsupported",
@@ -105,7 +106,12 @@ def _config(folder: Folder) -> Any:
             f"have.{code if 'auto_map' in folder.config else ''}",
         )
     try:
-        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        if served == family:
+            config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        else:
+            foreign = {"model_type", "auto_map", "architectures"}
+            fields = {name: field for name, field in folder.config.items() if name not in foreign}
+            config = AutoConfig.for_model(served, **fields)
     except Exception as error:  # each family checks its fields in its own way
         raise _broken(path, error, "Check config.json against the model's own.") from error
     if reason := refusal(config, causal_lm(config)):
@@ -171,13 +177,14 @@ def _tokenizer(folder: Folder, config: Any) -> Any:
     return tokenizer
 
 
-def _model(folder: Folder, device: Device) -> Any:
+def _model(folder: Folder, config: Any, device: Device) -> Any:
     from transformers import AutoModelForCausalLM
 
     path = folder.path
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
+            config=config,
             dtype=device.dtype,
             trust_remote_code=False,
             use_safetensors=True,

@@ -21,8 +21,9 @@ GIVE = (
 )
 
 
-def find_model(model: str, cache_dir: Path, progress: Any = None) -> Path:
-    """The Hugging Face folder of a model; downloads and converts it first where needed.
+def find_model(model: str, cache_dir: Path, progress: Any = None, option: str = "--model") -> Path:
+    """The Hugging Face folder of a model; downloads and converts it first where needed. option:
+    what errors call `model`.
 
     Raises StartError when it cannot be had."""
     if model == EMBEDDED:
@@ -36,10 +37,10 @@ def find_model(model: str, cache_dir: Path, progress: Any = None) -> Path:
     if path.exists():
         if path.suffix == ".gguf":
             return ensure_converted(path, cache_dir, progress)
-        raise StartError("model_not_a_folder", f"--model {model} is a file. {GIVE}")
+        raise StartError("model_not_a_folder", f"{option} {model} is a file. {GIVE}")
     if model.startswith((".", "/", "~")) or model.count("/") != 1:
-        raise StartError("model_not_found", f"--model {model}: no such folder. {GIVE}")
-    return _folder(_download(model), cache_dir, progress)
+        raise StartError("model_not_found", f"{option} {model}: no such folder. {GIVE}")
+    return _folder(_download(model, option), cache_dir, progress)
 
 
 def _folder(path: Path, cache_dir: Path, progress: Any) -> Path:
@@ -56,7 +57,7 @@ def _folder(path: Path, cache_dir: Path, progress: Any) -> Path:
     return ensure_converted(files[0], cache_dir, progress)
 
 
-def _download(hub_id: str) -> Path:
+def _download(hub_id: str, option: str) -> Path:
     """The folder of a hub snapshot; for a repository of GGUF files, of the only one."""
     from huggingface_hub import snapshot_download
 
@@ -70,7 +71,7 @@ def _download(hub_id: str) -> Path:
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else ""
         raise StartError(
             "model_download_failed",
-            f"--model {hub_id} is neither a local folder nor reachable on the hub "
+            f"{option} {hub_id} is neither a local folder nor reachable on the hub "
             f"({type(error).__name__}: {reason}). "
             "Check the name and the network, or download it and give the folder.",
         ) from error

@@ -19,7 +19,7 @@ from controller.contract import (
 )
 from engine.assemble import assemble
 from engine.commit import Commit
-from engine.drafters.base import Drafter
+from engine.drafters.base import Drafter, Reads, Weighty
 from engine.drafting import Drafting, Offers
 from engine.drafts import Draft
 from engine.errors import RequestError
@@ -27,6 +27,7 @@ from engine.executor import Executor, Verified
 from engine.meter import Meter
 from engine.request import Request
 from engine.scheduler import Scheduler, Work
+from engine.shape import Tapped, weight_bytes
 from engine.verification import Verdict, Verification, is_lost
 from engine.wire import Deltas, Failed, Finished, FinishReason, PromptLogprobs
 
@@ -64,6 +65,7 @@ class Engine:
         emit: Emit,
     ) -> None:
         self.executor = executor
+        executor.readers.clear()  # those of an engine that ran before
         self.scheduler = scheduler
         self.drafting = Drafting(
             drafters, controller, max_draft_length, executor.decoder.shape.vocabulary
@@ -76,6 +78,35 @@ class Engine:
         self._after = 0.0
         """Seconds that the last step went on after it was measured; they count in the next."""
         self._emit = emit
+
+    # --- drafters -----------------------------------------------------------------------------
+
+    def attach(self, drafter: Drafter) -> None:
+        """One more drafter, from the next step on. ValueError when there is one of its name, or
+        when it reads hidden states that this model does not show."""
+        decoder = self.executor.decoder
+        last = (decoder.shape.layers,)
+        reads = isinstance(drafter, Reads)
+        if reads and drafter.taps != last and not isinstance(decoder, Tapped):
+            raise ValueError(
+                f"{drafter.name} reads layers {drafter.taps} of the model, which only shows its "
+                f"final hidden states, {last}"
+            )
+        target = weight_bytes(decoder)
+        rho = drafter.pass_bytes / target if isinstance(drafter, Weighty) and target else 0.0
+        guarded = self.drafting.attach(drafter, rho)
+        if reads:
+            self.executor.readers.append(guarded)
+
+    def detach(self, name: str) -> Drafter | None:
+        """The drafter drafts no more; its requests go on without it. It is given back, None if
+        there is none of this name. ValueError while the controller's setting pins it."""
+        guarded = self.drafting.detach(name)
+        if guarded is None:
+            return None
+        if guarded in self.executor.readers:
+            self.executor.readers.remove(guarded)
+        return guarded.drafter
 
     # --- requests -----------------------------------------------------------------------------
 
@@ -133,6 +164,7 @@ class Engine:
         plan = self.drafting.plan(self.steps, work, offers, self._verification.row_limit)
         planned = time.perf_counter()
         drafts, proposals = self.drafting.draft(work.decoding, plan.allotments, self.scheduler.grow)
+        proposals += self.drafting.follow(work.prefills)
         lanes = [
             _Lane(request, allotment.drafter, allotment.tail, draft)
             for request, allotment, draft in zip(

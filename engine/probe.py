@@ -68,30 +68,8 @@ def _kinds(model: Any, config: Any, device: Device) -> tuple[AttentionKind, ...]
         layer = getattr(module, "layer_idx", None)
         if not isinstance(layer, int):
             raise refused(f"{type(module).__name__} does not say which layer it is")
-        odd = [
-            name
-            for name, given in keywords.items()
-            if isinstance(given, Tensor) and name not in HARMLESS
-        ]
-        if odd:
-            raise refused(f"{type(module).__name__} hands its attention {odd[0]}, not known here")
-        if not keywords.get("is_causal", getattr(module, "is_causal", True)):
-            raise refused(f"{type(module).__name__} attends to later tokens too")
-        window = keywords.get("sliding_window")
-        if window is None and layer < len(hidden_keys):
-            window = hidden_keys[layer]
-        kind = AttentionKind(
-            heads=q.shape[1],
-            kv_heads=k.shape[1],
-            head_dim=q.shape[2],
-            value_dim=v.shape[2],
-            scale=float(keywords.get("scaling") or q.shape[2] ** -0.5),
-            window=window,
-            softcap=keywords.get("softcap"),
-            sinks=keywords.get("s_aux") is not None,
-        )
-        if kind.heads % kind.kv_heads or not len(q) == len(k) == len(v):
-            raise refused(f"{type(module).__name__} attends with unequal rows or heads")
+        window = hidden_keys[layer] if layer < len(hidden_keys) else None
+        kind = kind_of(module, q, k, v, keywords, window)
         calls.append((layer, kind))
         return q.new_zeros(len(q), kind.heads * kind.value_dim)
 
@@ -110,6 +88,41 @@ def _kinds(model: Any, config: Any, device: Device) -> tuple[AttentionKind, ...]
             f"(layers {[layer for layer, _ in calls][:8]}); each must once"
         )
     return tuple(kind for _, kind in sorted(calls, key=lambda call: call[0]))
+
+
+def kind_of(
+    module: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    keywords: dict[str, Any],
+    window: int | None = None,
+) -> AttentionKind:
+    """How an attention module attends, from what it hands its attention function. window: where
+    it hands none. Raises StartError for one that our attention does not compute."""
+    odd = [
+        name
+        for name, given in keywords.items()
+        if isinstance(given, Tensor) and name not in HARMLESS
+    ]
+    if odd:
+        raise refused(f"{type(module).__name__} hands its attention {odd[0]}, not known here")
+    if not keywords.get("is_causal", getattr(module, "is_causal", True)):
+        raise refused(f"{type(module).__name__} attends to later tokens too")
+    own = keywords.get("sliding_window")
+    kind = AttentionKind(
+        heads=q.shape[1],
+        kv_heads=k.shape[1],
+        head_dim=q.shape[2],
+        value_dim=v.shape[2],
+        scale=float(keywords.get("scaling") or q.shape[2] ** -0.5),
+        window=window if own is None else own,
+        softcap=keywords.get("softcap"),
+        sinks=keywords.get("s_aux") is not None,
+    )
+    if kind.heads % kind.kv_heads or not len(q) == len(k) == len(v):
+        raise refused(f"{type(module).__name__} attends with unequal rows or heads")
+    return kind
 
 
 def _compare(fallback: Fallback, model: Any, device: Device) -> None:

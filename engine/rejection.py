@@ -61,7 +61,9 @@ def judge(
     known = tokens == drafted.squeeze(1)
     p_drafted = p.gather(1, drafted).squeeze(1)
     q_drafted = q.gather(1, drafted).squeeze(1)
-    uniform = torch.rand(q_drafted.shape, device=scores.device, generator=generator)
+    uniform = torch.rand(
+        q_drafted.shape, dtype=torch.float32, device=scores.device, generator=generator
+    )
     residual = (p - q).clamp_min_(0.0)
     left = residual.sum(dim=-1)  # NaN when q has one
     lawful = (q_drafted > 0) & known & torch.isfinite(left)

@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Callable
 
 from engine.errors import EngineCallError
-from engine.wire import Call, CallBody, Reply
+from engine.wire import Call, CallBody, LoadDrafter, Reply
 
 CALL_TIMEOUT_S = 30.0
+LOAD_TIMEOUT_S = 3600.0
+"""Of a call that loads a drafter, which may be downloaded first."""
 
 
 class Replies:
@@ -30,7 +32,8 @@ class Replies:
         self._waiting[call.call] = future
         try:
             send(call)
-            async with asyncio.timeout(CALL_TIMEOUT_S):
+            loads = isinstance(body, LoadDrafter)
+            async with asyncio.timeout(LOAD_TIMEOUT_S if loads else CALL_TIMEOUT_S):
                 reply = await future
         except TimeoutError:
             raise EngineCallError("internal", "The engine did not answer in time.") from None

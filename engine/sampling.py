@@ -77,15 +77,20 @@ def law(logits: Tensor, draws: Sequence[Draw], device: Device) -> Tensor:
 
 
 def coupled(
-    logits: Tensor, draws: Sequence[Draw], positions: Sequence[int], device: Device
+    logits: Tensor,
+    draws: Sequence[Draw],
+    positions: Sequence[int],
+    device: Device,
+    ids: Tensor | None = None,
 ) -> Tensor:
-    """What a drafter with these logits float32 [S, V] drafts for seeded requests: int64 [S].
+    """What a drafter with these logits float32 [S, n] drafts for seeded requests: columns int64
+    [S]. ids: int64 [n], the token of each column; None: column and token are the same.
 
     The target draws the token at each position with the very same noise (Gumbel coupling, Daliri
     et al. 2024), so the two agree with probability at least (1 - TV) / (1 + TV)."""
     scores = filtered(logits, draws, device)
     keys = [(draw.seed or 0, place) for draw, place in zip(draws, positions, strict=True)]
-    return (scores + seeded_noise(keys, scores.shape[-1], device)).argmax(dim=-1)
+    return (scores + seeded_noise(keys, scores.shape[-1], device, ids)).argmax(dim=-1)
 
 
 def keep_top(scores: Tensor, draws: Sequence[Draw], device: Device) -> Tensor:

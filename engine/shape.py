@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -71,4 +72,25 @@ class Model(Protocol):
 
     def logits(self, hidden: Tensor, /) -> Tensor:
         """Hidden states [R, d] -> float32 logits [R, V]."""
+        ...
+
+
+def weight_bytes(model: Model) -> int:
+    """Weights that a pass over one row reads, about: all that it multiplies by; of a transformers
+    module all that it has. 0 when the model does not tell."""
+    module = getattr(model, "model", None)
+    if module is not None:
+        return sum(weight.nbytes for weight in module.parameters())
+    return sum(linear.extent[1] for linear in getattr(model, "linears", ()))
+
+
+@runtime_checkable
+class Tapped(Model, Protocol):
+    """A model whose hidden states can be read on the way."""
+
+    def features(
+        self, ids: Tensor, positions: Tensor, attend: Attend, layers: Sequence[int], /
+    ) -> tuple[Tensor, Tensor]:
+        """As forward, and [T, len(layers) * d]: the residual stream entering each of the layers; 0
+        to the number of layers, which means the hidden states after the final norm."""
         ...

@@ -36,6 +36,11 @@ class Spelling:
             known = self._known[token] = data.decode("utf-8", "replace"), data
         return known
 
+    def all(self) -> dict[int, bytes]:
+        """The bytes of every token that the tokenizer uses."""
+        vocabulary = self._fast.get_vocab(with_added_tokens=True)
+        return {token: self._written(token, text) for text, token in vocabulary.items()}
+
     @property
     def has_bytes(self) -> bool:
         """True when letters without a token of their own are written byte by byte."""
@@ -51,11 +56,12 @@ class Spelling:
         return len((self._fast.id_to_token(token) or "").encode())
 
     def _bytes(self, token: int) -> bytes:
+        written = self._fast.id_to_token(token)
+        return b"" if written is None else self._written(token, written)
+
+    def _written(self, token: int, written: str) -> bytes:
         if token in self._added:
             return self._added[token].encode()
-        written = self._fast.id_to_token(token)
-        if written is None:
-            return b""
         if self._byte_level:
             return byte_level(written)
         if self._byte_fallback and (byte := BYTE_TOKEN.fullmatch(written)):
@@ -69,8 +75,8 @@ def byte_level(written: str) -> bytes:
     """The bytes of a token of a byte-level vocabulary; of one that is written in other letters,
     as added ones may be, its text."""
     try:
-        return bytes([_BYTES[letter] for letter in written])
-    except KeyError:
+        return written.translate(_BYTES).encode("latin-1")
+    except UnicodeEncodeError:
         return written.encode()
 
 
@@ -84,12 +90,14 @@ def steps(part: Any) -> list[dict[str, Any]]:
     return next(value for value in state.values() if isinstance(value, list))
 
 
-def _byte_letters() -> dict[str, int]:
-    """GPT-2's writing of bytes: printable ones stand for themselves, the others for U+0100 on."""
+def _byte_letters() -> dict[int, int]:
+    """GPT-2's writing of bytes: printable ones stand for themselves, the others for U+0100 on.
+    Code of a letter -> the byte; -> beyond them all for those that stand for none."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    letters = {chr(byte): byte for byte in printable}
     others = [byte for byte in range(256) if byte not in printable]
-    return letters | {chr(0x100 + place): byte for place, byte in enumerate(others)}
+    letters = {byte: byte for byte in printable}
+    letters |= {0x100 + place: byte for place, byte in enumerate(others)}
+    return dict.fromkeys(others, 0xFFFF) | letters
 
 
 _BYTES = _byte_letters()

@@ -18,6 +18,8 @@ class StoredTokenizer:
         self.backend_tokenizer = Tokenizer.from_str(vocabulary.definition)
         self.chat_template = vocabulary.template
         self.bos_token = vocabulary.special.get("bos_token")
+        self.eos_token = vocabulary.special.get("eos_token")
+        self.unk_token = vocabulary.special.get("unk_token")
         self._special = vocabulary.special
         if self.chat_template is not None:  # while the weights are read, which needs no Python
             threading.Thread(target=_renderer, name="template", daemon=True).start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from engine.detokenizer import Decoding, Detokenizer
 from engine.errors import RequestError
 from engine.spelling import Spelling, steps
+from engine.vocabulary import fingerprint
 from engine.wire import Message
 
 COMPOSED = 3
@@ -94,8 +94,8 @@ class Text:
         return self._fast.to_str()
 
     def fingerprint(self) -> str:
-        """SHA-256 of the definition: the same for tokenizers that give the same ids."""
-        return hashlib.sha256(self.definition().encode()).hexdigest()
+        """Tells whether token ids mean the same to another tokenizer: see engine.vocabulary."""
+        return fingerprint(self._fast)
 
     def stream(self, before: Sequence[int] = ()) -> Detokenizer:
         """Decodes one output. before: the last ids of the text that it goes on from."""

@@ -7,9 +7,12 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from engine.admission import Admission
-from engine.calls import answer
+from engine.calls import answer, drafter_state
+from engine.draft_models.live import LiveModels
 from engine.errors import RequestError
 from engine.frames import BadFrame, Connection
 from engine.intake import Intake
@@ -17,7 +20,18 @@ from engine.loop import Engine
 from engine.outbox import Outbox, Pulse
 from engine.request import Request
 from engine.text import Text
-from engine.wire import Call, Cancel, Detokenize, EncodeCorpus, Reply, Submit, Tokenize
+from engine.wire import (
+    Call,
+    Cancel,
+    Detokenize,
+    EncodeCorpus,
+    LoadDrafter,
+    LoadPlan,
+    Reply,
+    Submit,
+    Tokenize,
+    UnloadDrafter,
+)
 
 log = logging.getLogger("engine.worker")
 
@@ -25,7 +39,15 @@ HEARTBEAT_S = 0.5
 CLIENT_PATIENCE_S = 60.0
 """A client that takes nothing for so long while the outbox is full counts as gone."""
 
-Incoming = Request | Cancel | Call
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """Something to do between two steps, from another thread of the engine."""
+
+    run: Callable[[], None]
+
+
+Incoming = Request | Cancel | Call | Errand
 
 
 class Inbox:
@@ -117,12 +139,33 @@ def read(
         inbox.close()
 
 
-def reply(call: Call, engine: Engine, text: Text, outbox: Outbox) -> None:
-    """Answer a call, with an error at least."""
+def reply(
+    call: Call, engine: Engine, text: Text, outbox: Outbox, models: LiveModels | None = None
+) -> None:
+    """Answer a call, with an error at least; one that loads a drafter later, from the loop."""
+
+    def respond(result: object) -> None:
+        if isinstance(result, RequestError):
+            error = result
+            outbox.put(Reply(call.call, None, error.code, error.message, error.param))
+        else:
+            outbox.put(Reply(call.call, result))
+
+    def loaded(found: LoadPlan | str | RequestError) -> None:
+        named = isinstance(found, str)
+        respond(drafter_state(engine, found, models) if named else found)
+
     try:
-        outbox.put(Reply(call.call, answer(call.body, engine, text)))
+        match call.body:
+            case LoadDrafter() if models is not None:
+                models.load(call.body, loaded)
+            case UnloadDrafter(name=name) if models is not None:
+                models.unload(call.body)
+                respond(drafter_state(engine, name, models))
+            case body:
+                respond(answer(body, engine, text, models))
     except RequestError as error:
-        outbox.put(Reply(call.call, None, error.code, error.message, error.param))
+        respond(error)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException:  # a panic of a library in Rust is no Exception

@@ -129,6 +129,26 @@ class SetDrafter(msgspec.Struct, frozen=True, tag="set_drafter"):
         return SetDrafter(self.name, enabled, earlier.parameters | self.parameters)
 
 
+class LoadDrafter(msgspec.Struct, frozen=True, tag="load_drafter"):
+    """Load a drafter with a model of its own while requests run. source: "auto" (what ships for the
+    target or its checkpoint holds), a folder, or for a draft model a Hugging Face id. Reply:
+    DrafterState when it can draft, or LoadPlan at once with dry_run, which loads nothing. Errors:
+    unknown_drafter, drafter_not_loadable, drafter_loaded, drafter_loading, drafter_unfit,
+    memory_too_small."""
+
+    name: str
+    source: str = "auto"
+    dry_run: bool = False
+
+
+class UnloadDrafter(msgspec.Struct, frozen=True, tag="unload_drafter"):
+    """Give its memory back; requests that it drafted for go on without it. Reply: DrafterState.
+    Errors: unknown_drafter, drafter_not_loadable, drafter_not_loaded, drafter_loading,
+    drafter_pinned."""
+
+    name: str
+
+
 class GetReport(msgspec.Struct, frozen=True, tag="get_report"):
     """Reply: the controller's report (JSON-able dict)."""
 
@@ -186,6 +206,8 @@ class EncodeCorpus(msgspec.Struct, frozen=True, tag="encode_corpus"):
 CallBody = (
     SetController
     | SetDrafter
+    | LoadDrafter
+    | UnloadDrafter
     | GetReport
     | GetWhatIf
     | Tokenize
@@ -228,8 +250,37 @@ class MemoryState(msgspec.Struct, frozen=True):
     truncated: int
 
 
+class ModelState(msgspec.Struct, frozen=True):
+    """Of a drafter with a model of its own. source: what was asked for, "" when nothing is loaded.
+    weights_bytes, kv_bytes: memory that it takes; kv_bytes of its layers over all pages. coverage:
+    share 0..1 of the target's vocabulary that it can draft. message: what a load does, why the
+    last one failed, or what is to be known of what is loaded. progress: of a load, 0..1."""
+
+    state: Literal["unloaded", "loading", "loaded"] = "unloaded"
+    source: str = ""
+    weights_bytes: int = 0
+    kv_bytes: int = 0
+    coverage: float = 0.0
+    message: str = ""
+    progress: float = 0.0
+
+
+class LoadPlan(msgspec.Struct, frozen=True):
+    """What loading a drafter would take, in bytes. path: where its files are. free_bytes: on the
+    device now. fits: whether it would be loaded."""
+
+    name: str
+    source: str
+    path: str
+    weights_bytes: int
+    kv_bytes: int
+    free_bytes: int
+    fits: bool
+
+
 class DrafterState(msgspec.Struct, frozen=True):
-    """memory: of a drafter that has a limit for it."""
+    """memory: of a drafter that keeps texts. model: of one with a model of its own; while that is
+    not loaded, it is not enabled and its max_draft_length is 0."""
 
     name: str
     kind: Literal["none", "model_free", "model"]
@@ -237,6 +288,7 @@ class DrafterState(msgspec.Struct, frozen=True):
     max_draft_length: int
     parameters: tuple[ParameterState, ...] = ()
     memory: MemoryState | None = None
+    model: ModelState | None = None
 
 
 class ControllerState(msgspec.Struct, frozen=True):
@@ -257,8 +309,8 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """Sent once when the engine can serve. Lengths in tokens. tokenizer: a hash of its whole
-    definition, so that token ids of another one are recognised."""
+    """Sent once when the engine can serve. Lengths in tokens. tokenizer: a hash of what
+    its token ids stand for, so that those of another one are recognised."""
 
     model: str
     architecture: str

@@ -25,13 +25,14 @@ import torch
 from engine.build import adaptive, calibrate, open_engine, open_target
 from engine.calls import controller_state, drafter_states
 from engine.config import EngineConfig
+from engine.draft_models.live import LiveModels
 from engine.errors import StartError
 from engine.frames import Connection
 from engine.loop import Engine
 from engine.outbox import Outbox, Pulse
 from engine.request import Request
 from engine.text import Text
-from engine.traffic import CLIENT_PATIENCE_S, Inbox, read, reply, write
+from engine.traffic import CLIENT_PATIENCE_S, Errand, Inbox, read, reply, write
 from engine.wire import Call, Cancel, Hello, Progress, Snapshot, StartFailed
 
 log = logging.getLogger("engine.worker")
@@ -106,6 +107,7 @@ def _run(
         calibrated = time.perf_counter()
         controller = adaptive(config, calibration.points)
         engine, intake = open_engine(config, target, controller, outbox.put)
+        models = LiveModels(config, target, engine, lambda errand: inbox.put(Errand(errand)))
     except StartError as error:
         log.error("cannot start: %s", error.message)
         outbox.put(StartFailed(error.code, error.message))
@@ -124,7 +126,7 @@ def _run(
             max_batch=config.max_batch,
             total_pages=target.pool.pages,
             page_size=target.pool.page_size,
-            drafters=drafter_states(engine),
+            drafters=drafter_states(engine, models),
             controller=controller_state(engine),
             pid=os.getpid(),
             load_ms=1e3 * (loaded - begin),
@@ -140,11 +142,18 @@ def _run(
         daemon=True,
     )
     reader.start()
-    _loop(engine, target.text, inbox, outbox, pulse)
+    _loop(engine, target.text, inbox, outbox, pulse, models)
     return 0
 
 
-def _loop(engine: Engine, text: Text, inbox: Inbox, outbox: Outbox, pulse: Pulse) -> None:
+def _loop(
+    engine: Engine,
+    text: Text,
+    inbox: Inbox,
+    outbox: Outbox,
+    pulse: Pulse,
+    models: LiveModels | None = None,
+) -> None:
     """Run steps while there is work, else wait for some; a snapshot every second, later while the
     client is slow."""
     last = time.monotonic()
@@ -159,7 +168,7 @@ def _loop(engine: Engine, text: Text, inbox: Inbox, outbox: Outbox, pulse: Pulse
         now = time.monotonic()
         if now - last >= SNAPSHOT_SECONDS and not outbox.snapshot_waits:
             counts = _counts(engine)
-            outbox.put(_snapshot(engine, now - last, counts - counted))
+            outbox.put(_snapshot(engine, now - last, counts - counted, models))
             last, counted = now, counts
         if not worked:
             pulse.rest()
@@ -172,7 +181,9 @@ def _loop(engine: Engine, text: Text, inbox: Inbox, outbox: Outbox, pulse: Pulse
                 case Cancel(id=name):
                     engine.cancel(name)
                 case Call():
-                    reply(message, engine, text, outbox)
+                    reply(message, engine, text, outbox, models)
+                case Errand(run=run):
+                    run()
             message = inbox.get(0.0)
         worked = engine.step() or engine.upkeep()
 
@@ -188,7 +199,9 @@ def _counts(engine: Engine) -> Counter[str]:
     )
 
 
-def _snapshot(engine: Engine, interval_s: float, counts: Counter[str]) -> Snapshot:
+def _snapshot(
+    engine: Engine, interval_s: float, counts: Counter[str], models: LiveModels | None = None
+) -> Snapshot:
     """counts: of the interval."""
     interval = engine.meter.take()
     scheduler = engine.scheduler
@@ -212,7 +225,7 @@ def _snapshot(engine: Engine, interval_s: float, counts: Counter[str]) -> Snapsh
         cells=interval.cells,
         decisions=tuple(engine.controller.take_decisions()),
         controller=controller_state(engine),
-        drafters=drafter_states(engine),
+        drafters=drafter_states(engine, models),
         preemptions=counts["preemptions"],
         prefix_queried_tokens=counts["prefix_queried_tokens"],
         prefix_hit_tokens=counts["prefix_hit_tokens"],

@@ -22,6 +22,26 @@ START_S = 600.0
 STOP_S = 30.0
 
 
+FIRST = ("e2e", "packaging", "engine")
+"""Folders whose tests come first, the longest, so that no worker is left with them at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What several workers (make test) leave to one of them: the tests of a file, and all that need
+    the server or a database, since each worker that needs one starts its own."""
+    for item in items:
+        folder, file = item.path.parent.name, item.path.stem
+        needs_server = "server" in getattr(item, "fixturenames", ())
+        group = "server" if needs_server else "db" if folder == "db" else f"{folder}-{file}"
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    folder = item.path.parent.name
+    return FIRST.index(folder) if folder in FIRST else len(FIRST)
+
+
 @dataclass(frozen=True)
 class Server:
     """A running `paceline serve`. log: its output; pid: of the API process."""

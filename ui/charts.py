@@ -31,16 +31,21 @@ def over_time(
     step: bool = False,
     span_s: int = 300,
 ) -> alt.Chart | alt.LayerChart:
-    """A line with a shaded area over the last seconds. rows have `ago` and the field; a None
-    leaves a gap. share: the values are 0..1, shown in percent. step: draw steps, not a curve."""
+    """A line with a shaded area over the last seconds, a dot for a second between two gaps. rows
+    have `ago`, in its order, and the field; a None leaves a gap. share: the values are 0..1, shown
+    in percent. step: draw steps, not a curve."""
     interpolate = "step-after" if step else "monotone"
-    data = [{"ago": row["ago"], "value": row.get(field)} for row in rows]
+    values = [row.get(field) for row in rows]
+    data = [
+        {"ago": row["ago"], "value": value, "alone": value if alone else None}
+        for row, value, alone in zip(rows, values, _alone(values), strict=True)
+    ]
     flat = not any(row["value"] for row in data)  # without a domain its labels would be NaN
     scale = alt.Scale(domain=[0, 1]) if share or flat else alt.Scale(zero=True, nice=True)
     axis = _percent() if share else alt.Axis(format="~s", tickCount=4, titlePadding=PADDING)
     if flat and not share:
         axis = alt.Axis(values=[0, 1], titlePadding=PADDING)
-    base = _chart(data, "ago", "value").encode(
+    base = _chart(data, "ago", "value", "alone").encode(
         x=_ago(span_s),
         y=alt.Y("value:Q", title=title, scale=scale, axis=axis),
         tooltip=[
@@ -50,7 +55,10 @@ def over_time(
     )
     area = base.mark_area(color=colour, opacity=0.13, interpolate=interpolate)
     line = base.mark_line(color=colour, strokeWidth=2, interpolate=interpolate)
-    return _sized(area + line)
+    dots = base.mark_circle(color=colour, size=20, opacity=1).encode(
+        y=alt.Y("alone:Q", title=title, scale=scale, axis=axis)
+    )
+    return _sized(area + line + dots)
 
 
 def load(rows: Sequence[Row], span_s: int = 300) -> alt.Chart | alt.LayerChart:
@@ -229,6 +237,15 @@ def candidates(rows: Sequence[Row]) -> alt.Chart | alt.LayerChart:
         y=y, x="low:Q", x2="high:Q"
     )
     return _sized(bars + interval, max(110, 24 * len(rows) + 80))
+
+
+def _alone(values: Sequence[float | None]) -> list[bool]:
+    """Which values have no other beside them: a line through one point shows nothing."""
+    padded = [None, *values, None]
+    return [
+        value is not None and before is None and after is None
+        for before, value, after in zip(padded, values, padded[2:], strict=False)
+    ]
 
 
 def _chart(rows: Sequence[Row], *fields: str) -> alt.Chart:

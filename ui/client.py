@@ -12,6 +12,7 @@ import httpx
 Json = dict[str, Any]
 
 UPLOAD_S = 120.0
+LOAD_S = 3600.0
 
 
 class ApiError(Exception):
@@ -87,6 +88,20 @@ class Client:
         self._call("PUT", f"/api/drafters/{name}", body=body)
         self.forget_state()
 
+    def load_drafter(self, name: str, source: str, *, dry_run: bool = False) -> Json:
+        """The drafter once it is loaded, or with dry_run what it would take in memory. A model may
+        be downloaded first."""
+        body = {"source": source, "dry_run": dry_run}
+        path = f"/api/drafters/{quote(name, safe='')}/load"
+        answer = self._call("POST", path, body=body, timeout_s=LOAD_S)
+        self.forget_state()
+        return answer
+
+    def unload_drafter(self, name: str) -> Json:
+        answer = self._call("POST", f"/api/drafters/{quote(name, safe='')}/unload")
+        self.forget_state()
+        return answer
+
     def corpora(self) -> Json:
         """{"corpora": by name, "limits": {corpus_limit_mb, corpus_tokens}}."""
         return self._call("GET", "/api/corpora")
@@ -149,9 +164,10 @@ class Client:
         content: bytes | None = None,
         kind: str = "",
         accept: tuple[int, ...] = (),
+        timeout_s: float | None = None,
     ) -> Json:
         """content, of content type `kind`, in place of a JSON body; it may take longer."""
-        more: Json = {}
+        more: Json = {} if timeout_s is None else {"timeout": timeout_s}
         if content is not None:
             more = {"content": content, "headers": {"Content-Type": kind}, "timeout": UPLOAD_S}
         try:

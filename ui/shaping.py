@@ -46,7 +46,7 @@ def size(value: Any) -> str:
     """Text of a number of bytes."""
     if not isinstance(value, int | float):
         return MISSING
-    for unit, bytes in (("MiB", 2**20), ("KiB", 2**10)):
+    for unit, bytes in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if value >= bytes:
             return number(value / bytes, 1, f" {unit}")
     return number(value, 0, " B")

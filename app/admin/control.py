@@ -7,7 +7,7 @@ import time
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Request, get, put
+from litestar import Request, get, post, put
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import Meta
@@ -16,7 +16,15 @@ from app.errors import ApiError, bad_request
 from app.inference.limits import check_draft_length
 from app.service import Service
 from controller.contract import MAX_SCHEDULE_ENTRIES, MAX_SCHEDULE_REQUESTS, NONE, Mode
-from engine.wire import GetReport, GetWhatIf, SetController, SetDrafter
+from engine.wire import (
+    CallBody,
+    GetReport,
+    GetWhatIf,
+    LoadDrafter,
+    SetController,
+    SetDrafter,
+    UnloadDrafter,
+)
 
 
 class DrafterChange(msgspec.Struct, forbid_unknown_fields=True):
@@ -35,6 +43,14 @@ class DrafterChange(msgspec.Struct, forbid_unknown_fields=True):
             name: value if abs(value) < 2**63 else math.copysign(math.inf, value)
             for name, value in self.parameters.items()
         }
+
+
+class DrafterLoad(msgspec.Struct, forbid_unknown_fields=True):
+    """source: "auto" is what ships for the served model or its own checkpoint holds; else a folder
+    on the server, or for draft_model a Hugging Face id. dry_run: only tell what it would take."""
+
+    source: Annotated[str, Meta(min_length=1, max_length=4096)] = "auto"
+    dry_run: bool = False
 
 
 class Entry(msgspec.Struct, forbid_unknown_fields=True):
@@ -78,12 +94,7 @@ async def set_drafter(
     name a disabled one get a 400."""
     if data.enabled is None and not data.parameters:
         raise bad_request("Give enabled, parameters, or both.", "enabled")
-    known = {drafter.name: drafter for drafter in service.views.drafters}
-    if known and name not in known:
-        raise ApiError(
-            404, "unknown_drafter", f"There is no drafter '{name[:64]}'. {_allowed(known)}", "name"
-        )
-    before = msgspec.to_builtins(known[name]) if name in known else None
+    before = _known(service, name)
     if name == NONE:
         if data.parameters:
             raise bad_request("Plain decoding has no parameters.", "parameters")
@@ -99,6 +110,49 @@ async def set_drafter(
         before,
         SetDrafter(name, data.enabled, data.numbers()),
     )
+    service.views.drafter_changed(after)
+    return after
+
+
+@post(
+    "/api/drafters/{name:str}/load",
+    status_code=200,
+    opt={"scope": "operate"},
+    operation_id="LoadDrafter",
+    tags=["admin"],
+)
+async def load_drafter(
+    request: Request[Any, Any, Any],
+    name: FromPath[str],
+    data: JSONBody[DrafterLoad],
+    service: NamedDependency[Service],
+) -> dict[str, Any]:
+    """Load a drafter with a model of its own while requests run; it drafts from the next step on.
+    Answers when it is loaded, which is also shown by `GET /api/drafters`; with `dry_run` at once,
+    with the memory that it would take."""
+    before = _known(service, name)
+    body = LoadDrafter(name, data.source, data.dry_run)
+    if data.dry_run:
+        return await service.call(body)
+    after = await _audited(request, service, "load_drafter", name, before, body)
+    service.views.drafter_changed(after)
+    return after
+
+
+@post(
+    "/api/drafters/{name:str}/unload",
+    status_code=200,
+    opt={"scope": "operate"},
+    operation_id="UnloadDrafter",
+    tags=["admin"],
+)
+async def unload_drafter(
+    request: Request[Any, Any, Any], name: FromPath[str], service: NamedDependency[Service]
+) -> dict[str, Any]:
+    """Take a drafter with a model of its own out of the memory; requests that it drafted for go on
+    without it."""
+    before = _known(service, name)
+    after = await _audited(request, service, "unload_drafter", name, before, UnloadDrafter(name))
     service.views.drafter_changed(after)
     return after
 
@@ -170,12 +224,30 @@ def _check(data: ControllerChange, service: Service) -> None:
             f"There is no drafter '{data.drafter}'. {_allowed(known)}",
             "drafter",
         )
+    model = known[data.drafter].model if data.drafter in known else None
+    if model is not None and model.state != "loaded":
+        raise ApiError(
+            409,
+            "drafter_not_loaded",
+            f"Drafter '{data.drafter}' is not loaded: POST /api/drafters/{data.drafter}/load.",
+            "drafter",
+        )
     limit = service.views.max_draft_length
     if data.drafter in known and data.drafter != NONE:
         limit = min(limit, known[data.drafter].max_draft_length)
     check_draft_length(data.draft_length, limit, "draft_length")
     for index, entry in enumerate(data.schedule):
         check_draft_length(entry.draft_length, limit, f"schedule[{index}].draft_length")
+
+
+def _known(service: Service, name: str) -> dict[str, Any] | None:
+    """The drafter as it is now; None before the engine is known. Raises ApiError."""
+    known = {drafter.name: drafter for drafter in service.views.drafters}
+    if known and name not in known:
+        raise ApiError(
+            404, "unknown_drafter", f"There is no drafter '{name[:64]}'. {_allowed(known)}", "name"
+        )
+    return msgspec.to_builtins(known[name]) if name in known else None
 
 
 def _allowed(known: dict[str, Any]) -> str:
@@ -188,7 +260,7 @@ async def _audited(
     action: str,
     target: str,
     before: object,
-    body: SetController | SetDrafter,
+    body: CallBody,
 ) -> Any:
     """Make the change, and record it whether or not the engine took it."""
     try:

@@ -1,4 +1,4 @@
-"""`paceline bench drafters`: the model-free drafters measured in an engine of their own."""
+"""`paceline bench drafters`: the drafters measured in an engine of their own."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from app.settings import settings_of
 
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 COMMAND = (sys.executable, "-m", "engine.bench")
+SHOWN_POSITIONS = 8
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -46,6 +47,7 @@ def main(options: argparse.Namespace) -> int:
         "max_tokens": options.max_tokens,
         "concurrency": options.concurrency,
         "rounds": options.rounds,
+        "model_length": options.model_length,
     }
     started = time.time()
     with Bars() as bars:
@@ -115,6 +117,18 @@ def answers(stream: Any) -> Iterator[dict[str, Any]]:
         yield msgspec.json.decode(line)
 
 
+def show_positions(modes: dict[str, Any], console: Console) -> None:
+    """Conditional acceptance by position, of each drafter in each mode."""
+    table = Table(title="Accepted, of the drafts accepted up to there, by position", box=None)
+    for head in ("mode", "drafter", *(str(k) for k in range(1, SHOWN_POSITIONS + 1))):
+        table.add_column(head, justify="left" if head in ("mode", "drafter") else "right")
+    for mode, found in modes.items():
+        for drafter, positions in found["positions"].items():
+            rates = [f"{one['rate']:.2f}" for one in positions[:SHOWN_POSITIONS]]
+            table.add_row(mode, drafter, *rates)
+    console.print(table)
+
+
 def show(result: dict[str, Any], console: Console) -> None:
     modes = result["tokens_per_step"]
     table = Table(title="Tokens per target step", box=None)
@@ -129,6 +143,13 @@ def show(result: dict[str, Any], console: Console) -> None:
     for key, title in (("drafted_per_step", "drafted"), ("acceptance_rate", "acceptance rate")):
         table.add_row(title, *[f"{one[key]:.2f}" for one in modes.values()], style="dim")
     console.print(table)
+    show_positions(modes, console)
+    for name, cost in result.get("cost", {}).items():
+        if cost:
+            console.print(
+                f"A token drafted by {name} takes {cost['token_ms']:.2f} ms, "
+                f"{cost['rho']:.1%} of a step without drafts ({cost['plain_step_ms']:.2f} ms)"
+            )
     if rounds := result.get("rounds"):
         rates = ", ".join(f"{one['acceptance_rate']:.2f}" for one in rounds)
         console.print(f"The same prompts again, acceptance rate of suffix by round: {rates}")

@@ -32,7 +32,7 @@ def read_prompts(
         raise SettingsError("--prompts is missing: give a JSON lines file, see --help.")
     path = Path(name)
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8").split("\n")  # a text may hold other line separators
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"--prompts {path}: cannot read it: {error}") from None
     groups: dict[str, list[Prompt]] = {}

@@ -9,9 +9,21 @@ from app.failures import Failure
 
 HIDDEN: dict[str, Callable[[str], str]] = {
     "--key": lambda value: "KEY",
-    "--corpus": lambda value: Path(value).name,
-    "--prompts": lambda value: Path(value).name,
-    "--json": lambda value: Path(value).name,
+    **dict.fromkeys(
+        (
+            "--answers",
+            "--cache-dir",
+            "--corpus",
+            "--draft-model",
+            "--exclude",
+            "--json",
+            "--model",
+            "--mtp",
+            "--prompts",
+            "--test-prompts",
+        ),
+        lambda value: Path(value).name,
+    ),
 }
 """What a stored command line shows of these options' values."""
 
@@ -34,6 +46,8 @@ def publishable(arguments: list[str]) -> list[str]:
             shown.append(HIDDEN[option](argument))
         elif equals and name in HIDDEN:
             shown.append(f"{name}={HIDDEN[name](value)}")
+        elif argument.startswith(("/", "~")):
+            shown.append(Path(argument).name)
         else:
             shown.append(argument)
         option = argument if option not in HIDDEN else ""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.corpora.upload import Piece, unpack
-from app.db.corpora import CorpusRecord, CorpusStore
+from app.db.corpora import CorpusRecord
 from engine.wire import (
     MAX_CORPUS_CHARACTERS,
     MAX_CORPUS_TOKENS,
@@ -45,6 +45,14 @@ class EngineDoor(Protocol):
     def hello(self) -> Hello | None: ...
 
     async def call(self, body: CallBody) -> Any: ...
+
+
+class Parts(Protocol):
+    """Of a stored corpus, or of one that ships."""
+
+    async def part(self, version: str, number: int) -> bytes | None:
+        """Numbered from 0; None after the last, or when the version was replaced."""
+        ...
 
 
 class Refused(Exception):
@@ -84,7 +92,7 @@ class Progress:
 
 async def deliver(
     record: CorpusRecord,
-    store: CorpusStore,
+    parts: Parts,
     engine: EngineDoor,
     room: int,
     most: int,
@@ -104,7 +112,7 @@ async def deliver(
         await engine.call(message)
         progress.tokens += sum(message.lengths)
 
-    async for group in _groups(record, store):
+    async for group in _groups(record, parts):
         if not await wanted():
             raise Unwanted
         for piece, ids in zip(group, await _ids(group, engine), strict=True):
@@ -127,10 +135,10 @@ async def deliver(
         await send(message)
 
 
-async def _groups(record: CorpusRecord, store: CorpusStore) -> AsyncIterator[list[Piece]]:
+async def _groups(record: CorpusRecord, parts: Parts) -> AsyncIterator[list[Piece]]:
     """The pieces in order, as many at a time as may be tokenised in one call."""
     number = 0
-    while (part := await store.part(record.version, number)) is not None:
+    while (part := await parts.part(record.version, number)) is not None:
         try:
             pieces = await asyncio.to_thread(unpack, part)
         except ValueError:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -21,11 +21,12 @@ from app.corpora.delivery import (
     Unwanted,
     deliver,
 )
+from app.corpora.shipped import Shipped
 from app.corpora.upload import Upload
 from app.db.corpora import CorpusRecord, CorpusStore
 from app.db.errors import DatabaseError
 from engine.client import EngineCallError
-from engine.wire import DropCorpus, GetCorpora
+from engine.wire import DropCorpus, GetCorpora, Hello
 
 MAX_CORPORA = 64
 TOGETHER = 8
@@ -80,20 +81,24 @@ class Shelved:
         return 1.0 if self.state == "ready" else (given + min(1.0, indexed)) / 2
 
 
-def _size(shelved: Shelved) -> int:
-    """By which the small go first."""
-    return shelved.record.bytes
-
-
 class Library:
     """Changes are stored at once and take effect in the engine in the background, by `run`, which
     compares what is stored with what the engine says it has. Single event loop."""
 
-    def __init__(self, store: CorpusStore, engine: EngineDoor, most_tokens: int) -> None:
-        """most_tokens: of all corpora together."""
+    def __init__(
+        self,
+        store: CorpusStore,
+        engine: EngineDoor,
+        most_tokens: int,
+        find_shipped: Callable[[Hello], Shipped | None] | None = None,
+    ) -> None:
+        """most_tokens: of all corpora together. find_shipped: the one that ships for a model, which
+        is offered beside those that are stored until it is removed, and counts in no limit."""
         self._store = store
         self._engine = engine
         self._most_tokens = most_tokens
+        self._find_shipped = find_shipped
+        self._shipped: Shipped | None = None
         self._shelf: dict[str, Shelved] = {}
         self._pid: int | None = None
         self._given: dict[str, str] = {}
@@ -127,6 +132,9 @@ class Library:
         """Whether there was one. Raises DatabaseError."""
         async with self._changing:
             found = await self._store.delete(name)
+            if self._shipped is not None and self._shipped.record.name == name:
+                self._find_shipped = self._shipped = None
+                found = True
             self._shelf.pop(name, None)
         self._look_again()
         return found
@@ -160,6 +168,8 @@ class Library:
         """Take over what is stored; what is the same as before keeps its state."""
         records = await self._store.list()
         known = {shelved.record.version: shelved for shelved in self._shelf.values()}
+        if self._shipped is not None:
+            records = [self._shipped.record, *records]  # one that is stored takes its name over
         self._shelf = {r.name: known.get(r.version) or Shelved(r) for r in records}
         self._loaded_at = time.monotonic()
 
@@ -170,7 +180,9 @@ class Library:
                 await self._load()
 
     def _check_room(self, name: str, size: int, most: int) -> None:
-        others = [s.record for s in self._shelf.values() if s.record.name != name]
+        others = [
+            s.record for s in self._shelf.values() if s.record.name != name and not self._ships(s)
+        ]
         if len(others) >= MAX_CORPORA:
             raise NoRoom(f"There are {MAX_CORPORA} corpora already. Remove one first.")
         if sum(record.bytes for record in others) + size > most:
@@ -186,13 +198,27 @@ class Library:
         for shelved in self._shelf.values():
             if shelved.failed is not None:
                 shelved.forget_engine()
-                room = self._most_tokens - sum(s.progress.tokens for s in self._held())
+                room = self._room(without=shelved)
                 if shelved.counted > room:
                     shelved.failed = str(TooMany(shelved.counted, room, self._most_tokens))
         self._changed.set()
 
-    def _held(self) -> Iterator[Shelved]:
-        return (shelved for shelved in self._shelf.values() if shelved.held)
+    def _room(self, without: Shelved) -> int:
+        """Tokens that this one may have."""
+        if self._ships(without):
+            return without.record.token_ids
+        return self._most_tokens - sum(
+            other.progress.tokens
+            for other in self._shelf.values()
+            if other is not without and not self._ships(other)
+        )
+
+    def _ships(self, shelved: Shelved) -> bool:
+        return self._shipped is not None and shelved.record is self._shipped.record
+
+    def _turn(self, shelved: Shelved) -> tuple[bool, int]:
+        """By which the small go first, and what ships last."""
+        return self._ships(shelved), shelved.record.bytes
 
     async def _reconcile(self) -> None:
         if self._engine.state != "ready" or self._engine.pid is None:
@@ -201,14 +227,29 @@ class Library:
             self._pid, self._given = self._engine.pid, {}
             for shelved in self._shelf.values():
                 shelved.forget_engine()
+            await self._look_for_shipped()
         await self._compare()
         await self._drop_stale()
-        for shelved in sorted(self._shelf.values(), key=_size):
+        for shelved in sorted(self._shelf.values(), key=self._turn):
             if not shelved.held and shelved.failed is None and self._is_current(shelved):
                 await self._give(shelved)
                 await self._compare()
                 if self._changed.is_set():
                     return  # what came meanwhile may be smaller than the next
+
+    async def _look_for_shipped(self) -> None:
+        """Have what ships for the engine's model on the shelf."""
+        hello, find = self._engine.hello, self._find_shipped
+        if find is None or hello is None or self._shipped is not None:
+            return
+        try:
+            found = await asyncio.to_thread(find, hello)
+        except (OSError, ValueError) as error:
+            log.warning("the corpus that ships cannot be read: %s", error)
+            found = None
+        if self._find_shipped is not None and found is not None:
+            self._shipped = found
+            self._shelf.setdefault(found.record.name, Shelved(found.record))
 
     async def _compare(self) -> None:
         """Take over what the engine says of each corpus. One that it lost is given again."""
@@ -245,14 +286,13 @@ class Library:
 
         try:
             self._check_tokenizer(record)
-            room = self._most_tokens - sum(
-                other.progress.tokens for other in self._shelf.values() if other is not shelved
-            )
-            most = self._most_tokens
+            ships, room = self._ships(shelved), self._room(without=shelved)
+            most = room if ships else self._most_tokens
+            parts = self._shipped if ships and self._shipped is not None else self._store
             if shelved.counted > room:
                 raise TooMany(shelved.counted, room, most)
             self._given[record.name] = record.version
-            await deliver(record, self._store, self._engine, room, most, shelved.progress, wanted)
+            await deliver(record, parts, self._engine, room, most, shelved.progress, wanted)
             if not shelved.progress.tokens:
                 raise Refused("Its text has no tokens.")
             shelved.held = True
@@ -295,6 +335,7 @@ class Library:
             "state": shelved.state,
             "progress": round(shelved.share, 3),
             "reason": self._reason(shelved),
+            "shipped": self._ships(shelved),
         }
 
     def _reason(self, shelved: Shelved) -> str | None:

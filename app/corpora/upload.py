@@ -92,6 +92,15 @@ def read_upload(body: bytes | bytearray, media_type: str, vocabulary: int | None
     return packer.finish()
 
 
+def packed(pieces: Iterable[Piece]) -> Upload:
+    """Documents that were read and checked already, in steps that let other threads run."""
+    packer, pace = _Packer(), _Pace()
+    for piece in pieces:
+        packer.add(piece)
+        pace.rest()
+    return packer.finish()
+
+
 def unpack(part: bytes) -> list[Piece]:
     """The pieces of a part, in order. Raises ValueError when it is damaged."""
     try:

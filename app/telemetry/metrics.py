@@ -113,6 +113,12 @@ class Metrics:
                 ("truncated_texts", "Texts not taken in whole since the engine's start."),
             )
         )
+        self._drafter_model = Gauge(
+            "paceline_drafter_model_bytes",
+            "Memory of a drafter's own model: its weights, its keys and values.",
+            ["model", "drafter", "part"],
+            registry=registry,
+        )
         self._running = _gauges(
             registry, "requests_running", "Requests in the batch.", "num_requests_running", model
         )
@@ -149,6 +155,9 @@ class Metrics:
                 self._drafter_memory.labels(*labels).set(memory.used_bytes)
                 self._drafter_limit.labels(*labels).set(memory.limit_bytes)
                 self._drafter_truncated.labels(*labels).set(memory.truncated)
+            if (own := drafter.model) is not None:
+                for part, size in (("weights", own.weights_bytes), ("kv", own.kv_bytes)):
+                    self._drafter_model.labels(self._model, drafter.name, part).set(size)
         for cell in snapshot.cells:
             self._drafter_steps.labels(self._model, cell.drafter).inc(cell.request_steps)
             if not cell.draft_length:

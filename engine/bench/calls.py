@@ -12,9 +12,9 @@ from engine.bench.pauses import pauses
 from engine.bench.requests import request_of
 from engine.config import EngineConfig
 from engine.drafters.base import Committed, Drafter
-from engine.drafters.ngram import NgramDrafter
-from engine.drafters.suffix import SuffixDrafter
-from engine.drafters.suffix_forest import SuffixForest
+from engine.drafters.ngram.drafter import NgramDrafter
+from engine.drafters.suffix.drafter import SuffixDrafter
+from engine.drafters.suffix.forest import SuffixForest
 from engine.request import Request
 
 GLOBAL_TOKENS = 400_000

@@ -25,7 +25,7 @@ class Job(msgspec.Struct, frozen=True):
     """prompts: answered in every mode, `max_tokens` each, `concurrency` at a time. documents: what
     the warm modes may draft from, and what the calls are timed with. mixed: requests at once when
     the CPU time of drafting is measured. rounds: how often the first `round_prompts` prompts are
-    asked."""
+    asked. model_length: tokens that a drafter with a model of its own drafts when it is alone."""
 
     config: EngineConfig
     prompts: tuple[Prompt, ...]
@@ -35,6 +35,7 @@ class Job(msgspec.Struct, frozen=True):
     mixed: int = 16
     rounds: int = 10
     round_prompts: int = 10
+    model_length: int = 3
 
 
 class Line(msgspec.Struct, frozen=True):

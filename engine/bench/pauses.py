@@ -12,7 +12,7 @@ import numpy as np
 from engine.bench.requests import request_of
 from engine.config import EngineConfig
 from engine.drafters.base import Committed
-from engine.drafters.suffix import SuffixDrafter
+from engine.drafters.suffix.drafter import SuffixDrafter
 from engine.request import Request
 
 SOAK_MB = 16

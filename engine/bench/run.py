@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from controller.cost import CostModel
 from engine.bench.calls import calls
 from engine.bench.job import Document, Job
-from engine.bench.tokens import Mode, Result, Run
-from engine.build import Target, open_target
+from engine.bench.measuring import Counter, Say, cost
+from engine.bench.modes import Mode
+from engine.bench.tokens import Run
+from engine.build import Target, calibrate, open_target
+from engine.drafters.registry import DRAFTERS
 from engine.errors import StartError
 
-MODES = (
+MODEL_FREE = (
     Mode("none", ()),
     Mode("ngram", ("ngram",)),
     Mode("suffix", ("suffix",)),
@@ -22,13 +26,30 @@ MODES = (
     Mode("mix, warm", ("ngram", "suffix"), warm=True),
 )
 
-Say = Callable[[str, float], None]
-"""(stage, fraction of it that is done)."""
+
+def modes_with(models: Sequence[str], length: int) -> list[Mode]:
+    """Those of models: each alone with drafts of `length` tokens, each beside the suffix drafter,
+    from an empty tree and a warm one, and everything at what it costs here."""
+    found: list[Mode] = []
+    for name in models:
+        both = ("suffix", name)
+        found.append(Mode(name, (name,), length=length))
+        found.append(Mode(f"suffix or {name}", both))
+        found.append(Mode(f"suffix or {name}, warm", both, warm=True))
+    everything = (*DRAFTERS, *models)
+    if models:
+        found.append(Mode("auto", everything, priced=True))
+        found.append(Mode("auto, warm", everything, warm=True, priced=True))
+    return found
 
 
 def run(job: Job, say: Say) -> dict[str, Any]:
     """Raises StartError when the model cannot be served."""
-    target = open_target(job.config, lambda stage, fraction, text: say(text, fraction))
+
+    def tell(stage: str, fraction: float, text: str) -> None:
+        say(text, fraction)
+
+    target = open_target(job.config, tell)
     found: dict[str, Any] = {
         "model": target.loaded.architecture,
         "dtype": str(target.device.dtype).removeprefix("torch."),
@@ -37,24 +58,34 @@ def run(job: Job, say: Say) -> dict[str, Any]:
         "tokens_per_step": {},
     }
     corpus = documents(target, job.documents)
-    modes = [mode for mode in MODES if corpus or not mode.warm]
+    models = {name: ready.drafter for name, ready in target.drafters.items()}
+    modes = [*MODEL_FREE, *modes_with(list(models), job.model_length)]
+    points = calibrate(job.config, target, tell).points if models else []
     for mode in modes:
-        one = Run(target, job.config, mode, corpus)
-        done = _Counter(say, mode.name, len(job.prompts))
-        result = one.answer(job.prompts, job.max_tokens, job.concurrency, done)
-        found["tokens_per_step"][mode.name] = _shown(result)
+        if mode.warm and not corpus:
+            continue
+        with Run(target, job.config, mode, corpus, models, CostModel(points)) as one:
+            done = Counter(say, mode.name, len(job.prompts))
+            result = one.answer(job.prompts, job.max_tokens, job.concurrency, done)
+        found["tokens_per_step"][mode.name] = result.numbers()
+    if models:
+        found["model_length"] = job.model_length
+        found["cost"] = {
+            name: cost(target, job.config, drafter, job.prompts, job.model_length, say)
+            for name, drafter in models.items()
+        }
     if job.rounds:
         one = Run(target, job.config, Mode("suffix", ("suffix",)), ())
         asked = job.prompts[: job.round_prompts]
         rounds = []
         for _ in range(job.rounds):
-            done = _Counter(say, "the same prompts again", len(asked))
+            done = Counter(say, "the same prompts again", len(asked))
             rounds.append(one.answer(asked, job.max_tokens, 1, done).whole.numbers())
         found["rounds"] = rounds
     if job.mixed:
         one = Run(target, job.config, Mode("mix", ("ngram", "suffix")), ())
         asked = job.prompts[: 4 * job.mixed]
-        done = _Counter(say, f"drafting at batch {job.mixed}", len(asked))
+        done = Counter(say, f"drafting at batch {job.mixed}", len(asked))
         result = one.answer(asked, job.max_tokens, job.mixed, done)
         found["drafting"] = {
             "concurrency": job.mixed,
@@ -85,21 +116,3 @@ def documents(target: Target, given: Sequence[Document]) -> list[Sequence[int]]:
         if len(ids):
             found.append(ids)
     return found
-
-
-class _Counter:
-    def __init__(self, say: Say, stage: str, total: int) -> None:
-        self._say, self._stage, self._total, self._done = say, stage, max(1, total), 0
-
-    def __call__(self, more: int) -> None:
-        if more:
-            self._done += more
-            self._say(self._stage, self._done / self._total)
-
-
-def _shown(result: Result) -> dict[str, Any]:
-    return result.whole.numbers() | {
-        "drafting_cpu_s": round(result.drafting_s, 4),
-        "steps_cpu_s": round(result.steps_s, 3),
-        "categories": {name: tally.numbers() for name, tally in result.by_category.items()},
-    }

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from controller.contract import Setting, StepOutcome
-from controller.controller import AdaptiveController
 from controller.cost import CostModel
 from engine.bench.job import Prompt
+from engine.bench.modes import Mode, controller, setting
+from engine.bench.tally import Result
 from engine.bench.timing import Timed
 from engine.build import Target, open_engine
 from engine.config import EngineConfig
+from engine.drafters.base import Drafter
 from engine.drafters.corpus import CorpusHolder
-from engine.drafters.registry import DRAFTERS
 from engine.loop import Engine
 from engine.request import Request
 from engine.wire import Deltas, Failed, Finished, Message, PromptLogprobs, Sampling, Submit
@@ -26,110 +25,60 @@ from engine.wire import Deltas, Failed, Finished, Message, PromptLogprobs, Sampl
 Done = Callable[[int], None]
 """Called with the number of prompts answered since the last call."""
 
-FREE_MS = 1000.0
-"""What a step costs at any number of rows where rows are free."""
-
-
-@dataclass(frozen=True)
-class Mode:
-    """drafters: those that may draft; with several the controller chooses one per request and
-    step. warm: the corpus is loaded first."""
-
-    name: str
-    drafters: tuple[str, ...]
-    warm: bool = False
-
-
-@dataclass
-class Tally:
-    """Of requests: verify steps, tokens they committed, drafted and accepted tokens, prompts.
-    The token that a prefill gives is no step's and not counted."""
-
-    prompts: int = 0
-    steps: int = 0
-    tokens: int = 0
-    drafted: int = 0
-    accepted: int = 0
-
-    def add(self, request: Request) -> None:
-        self.prompts += 1
-        self.steps += request.steps
-        self.tokens += max(0, request.produced - 1)
-        self.drafted += request.drafted
-        self.accepted += request.accepted
-
-    def numbers(self) -> dict[str, float]:
-        steps, drafted = max(1, self.steps), max(1, self.drafted)
-        return {
-            "prompts": self.prompts,
-            "steps": self.steps,
-            "tokens": self.tokens,
-            "tokens_per_step": round(self.tokens / steps, 4),
-            "drafted_per_step": round(self.drafted / steps, 4),
-            "acceptance_rate": round(self.accepted / drafted, 4),
-        }
-
-
-@dataclass
-class Result:
-    """Of one run of one mode. drafting_s: CPU seconds of the drafters; steps_s: of whole steps in
-    the loop's own thread."""
-
-    whole: Tally = field(default_factory=Tally)
-    by_category: dict[str, Tally] = field(default_factory=dict)
-    drafting_s: float = 0.0
-    steps_s: float = 0.0
-
-
-class FreeRows(CostModel):
-    """Every step costs the same, whatever its rows: the controller then drafts for the most
-    tokens per step, and chooses between drafters by what they are expected to get accepted."""
-
-    def verify_ms(self, requests: int, rows: int, context_tokens: int) -> float:
-        return FREE_MS
-
-    def verify_curve(self, requests: int, extra: int, context_tokens: int) -> NDArray[np.float64]:
-        return np.full(extra + 1, FREE_MS)
-
-    def overhead_ms(self, requests: int, drafting: bool) -> float:
-        return 0.0
-
-    def observe(self, outcome: StepOutcome, looked: bool = True) -> None:
-        pass
-
-
-def controller(mode: Mode, draft_length: int) -> AdaptiveController:
-    """Drafts with the mode's drafters only: always `draft_length` tokens with a single one,
-    otherwise as FreeRows says."""
-    setting = Setting(mode="off", max_draft_length=draft_length)
-    if len(mode.drafters) == 1:
-        setting = Setting("pinned", mode.drafters[0], draft_length, draft_length)
-    elif mode.drafters:
-        setting = Setting(max_draft_length=draft_length)
-    chosen = AdaptiveController(tuple(DRAFTERS), FreeRows(), setting)
-    for name in DRAFTERS:
-        chosen.set_enabled(name, name in mode.drafters)
-    return chosen
-
 
 class Run:
-    """One mode over prompts, on a fresh engine: nothing is known from another mode's answers."""
+    """One mode over prompts, on a fresh engine: nothing is known from another mode's answers.
+
+    models: drafters with a model of their own by name; those of the mode are attached to the engine
+    until the run is closed. cost: what steps cost, for priced modes."""
 
     def __init__(
-        self, target: Target, config: EngineConfig, mode: Mode, corpus: Sequence[Sequence[int]]
+        self,
+        target: Target,
+        config: EngineConfig,
+        mode: Mode,
+        corpus: Sequence[Sequence[int]] = (),
+        models: Mapping[str, Drafter] | None = None,
+        cost: CostModel | None = None,
     ) -> None:
-        config = msgspec.structs.replace(config, prefix_cache="off")
-        chosen = controller(mode, config.max_draft_length)
-        self.engine, self.intake = open_engine(config, target, chosen, _ignore)
+        config = msgspec.structs.replace(config, prefix_cache="off", mtp="off", draft_model="off")
+        self._controller = controller(mode, config.max_draft_length, cost)
+        self.engine, self.intake = open_engine(config, target, self._controller, _ignore)
+        self._timed = _timed(self.engine)
+        self._attached = [name for name in mode.drafters if name in (models or {})]
+        for name in self._attached:
+            self.engine.attach((models or {})[name])
+        self._controller.configure(setting(mode, config.max_draft_length))
         if mode.warm:
             load(self.engine, corpus)
-        self._timed = _timed(self.engine)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._controller.configure(setting(Mode("none", ()), 0))
+        for name in self._attached:
+            self.engine.detach(name)
 
     def answer(
-        self, prompts: Sequence[Prompt], max_tokens: int, concurrency: int, done: Done
+        self,
+        prompts: Sequence[Prompt],
+        max_tokens: int,
+        concurrency: int,
+        done: Done,
+        temperature: float = 0.0,
     ) -> Result:
-        """Greedy answers, `concurrency` requests at a time."""
+        """Answers, `concurrency` requests at a time; above temperature 0 each with its number as
+        seed."""
         result = Result()
+        categories: dict[int, str] = {}
+        full = min(concurrency, len(prompts))
+        self._controller.listener = lambda outcome: result.step(outcome, categories, full)
         before = sum(drafter.seconds for drafter in self._timed)
         begin = time.thread_time()
         waiting = list(enumerate(prompts))
@@ -137,22 +86,27 @@ class Run:
         while waiting or running:
             while waiting and len(running) < concurrency:
                 number, prompt = waiting.pop(0)
-                running.append((prompt, self._submit(f"{number}", prompt, max_tokens)))
+                request = self._submit(number, prompt, max_tokens, temperature)
+                categories[request.id] = prompt.category
+                running.append((prompt, request))
             self.engine.step()
             ended = [pair for pair in running if pair[1].output.finish_reason is not None]
             for prompt, request in ended:
                 result.whole.add(request)
-                result.by_category.setdefault(prompt.category, Tally()).add(request)
+                result.category(prompt.category).add(request)
             running = [pair for pair in running if pair[1].output.finish_reason is None]
             done(len(ended))
         result.steps_s = time.thread_time() - begin
         result.drafting_s = sum(drafter.seconds for drafter in self._timed) - before
+        self._controller.listener = None
         return result
 
-    def _submit(self, name: str, prompt: Prompt, max_tokens: int) -> Request:
-        sampling = Sampling(temperature=0.0, max_tokens=max_tokens)
+    def _submit(self, number: int, prompt: Prompt, max_tokens: int, temperature: float) -> Request:
+        sampling = Sampling(
+            temperature=temperature, max_tokens=max_tokens, seed=number if temperature else None
+        )
         messages = (Message("user", prompt.text),)
-        request = self.intake.request(Submit(id=name, sampling=sampling, messages=messages))
+        request = self.intake.request(Submit(id=f"{number}", sampling=sampling, messages=messages))
         self.engine.submit(request)
         return request
 

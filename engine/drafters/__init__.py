@@ -1,1 +1,1 @@
-"""Drafters: one file each, one line each in the registry."""
+"""Drafters that need no model, and the protocol of all: one line each in the registry."""

@@ -1,4 +1,4 @@
-"""The drafter protocol: one call a step for all requests."""
+"""The drafter protocol: one call a step for all requests; and what some drafters do besides."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from controller.contract import Offer, ShadowScore
 from engine.drafts import Draft
 
 if TYPE_CHECKING:  # drafters that need no model run without torch
+    from torch import Tensor
+
+    from engine.batch import Batch
     from engine.request import Request
 
 
@@ -122,3 +125,61 @@ class Bounded(Protocol):
     """A drafter that keeps texts in a memory with a limit."""
 
     def text_memory(self) -> TextMemory: ...
+
+
+@runtime_checkable
+class Reads(Protocol):
+    """A drafter that reads the target's hidden states."""
+
+    taps: tuple[int, ...]
+    """The target's layers whose input it reads; their number means the states after its norm."""
+
+    def read(self, batch: Batch, features: Tensor) -> None:
+        """Take in the states [T, k * d] of a forward's rows. It is called when the forward is
+        enqueued and must not wait for it; a forward that fails afterwards comes again, in parts or
+        with fewer drafts."""
+        ...
+
+
+@runtime_checkable
+class Follows(Protocol):
+    """A drafter that computes on the text itself, so that it must take in prompts."""
+
+    def follow(self, prefills: Sequence[tuple[Request, int]]) -> None:
+        """Take in prompts along with the target: (request, tokens of it that the target will have
+        computed after this step), of requests that are likely to be drafted for."""
+        ...
+
+
+class Memory(NamedTuple):
+    """Of a loaded drafter, beside what the target takes."""
+
+    weight_bytes: int
+    kv_bytes: int
+
+
+@runtime_checkable
+class Weighty(Protocol):
+    """A drafter that is a model, which can be loaded and unloaded while the engine runs."""
+
+    @property
+    def memory(self) -> Memory: ...
+
+    @property
+    def coverage(self) -> float:
+        """Share of the target's vocabulary that it can draft, 0 to 1."""
+        ...
+
+    @property
+    def pass_bytes(self) -> int:
+        """Weights that it reads to draft one token."""
+        ...
+
+    def take_catch_up(self) -> int:
+        """Rows of committed text that it computed since the last call, beyond those of its usual
+        drafts."""
+        ...
+
+    def close(self) -> None:
+        """Give its memory back; it is not called again."""
+        ...

@@ -14,13 +14,13 @@ may compile: by then the folder for compiled code is known."""
 
 
 def _ngram(config: EngineConfig, end_ids: frozenset[int], vocabulary: int) -> Drafter:
-    from engine.drafters.ngram import NgramDrafter
+    from engine.drafters.ngram.drafter import NgramDrafter
 
     return NgramDrafter(config.max_draft_length, end_ids)
 
 
 def _suffix(config: EngineConfig, end_ids: frozenset[int], vocabulary: int) -> Drafter:
-    from engine.drafters.suffix import SuffixDrafter
+    from engine.drafters.suffix.drafter import SuffixDrafter
 
     try:
         return SuffixDrafter(config, end_ids, vocabulary)

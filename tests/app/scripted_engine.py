@@ -11,8 +11,10 @@ Faults: `die-once PATH` (the process ends before any token unless PATH exists, w
 `stuck` (the heartbeats tell of a step that does not end), `mute` (nothing is sent any more),
 `garbage`, `oversize` and `half` (a frame that is no message, one with a huge length, half of one
 and the end).
-The drafter has the parameters of `Tuned` and takes corpora, of ROOM tokens together, indexing some
-at every look; a byte is a token, and the config's dtype stands for the tokenizer's hash.
+The drafter mtp can be loaded from the source `auto` (slowly) or any other but `huge` (no room) and
+`broken`; one that the config names is loaded at start, unless it is `gone` (StartFailed).
+The drafter ngram has the parameters of `Tuned` and takes corpora, of ROOM tokens together, indexing
+some at every look; a byte is a token, and the config's dtype stands for the tokenizer's hash.
 The config's model may be `no-start` (StartFailed), `crash` (ends before hello) or `late` (waits for
 a file named by cache_dir before hello).
 """
@@ -55,8 +57,11 @@ from engine.wire import (
     GetWhatIf,
     Heartbeat,
     Hello,
+    LoadDrafter,
+    LoadPlan,
     Logprob,
     MemoryState,
+    ModelState,
     Piece,
     Progress,
     PromptLogprobs,
@@ -70,6 +75,7 @@ from engine.wire import (
     Submit,
     Timing,
     Tokenize,
+    UnloadDrafter,
 )
 from tests.engine.corpus_holder import Shelves, Tuned
 
@@ -82,13 +88,15 @@ DEFAULT_TOKENS = 12
 class Engine:
     """Answers one connection; every request has its own thread."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, config: EngineConfig) -> None:
         self._connection = connection
         self._lock = threading.Lock()
         self._cancelled: set[str] = set()
         self._running: set[str] = set()
         self._enabled = True
         self._tuned, self._shelves = Tuned(), Shelves(ROOM, slice=10_000)
+        self._mtp = _loaded(config.mtp) if config.mtp not in ("auto", "off") else ModelState()
+        self._mtp_enabled = True
         self._stuck = 0.0
         self._decision = 0
         self.controller = ControllerState("auto", None, None, 16)
@@ -105,7 +113,14 @@ class Engine:
                 parameter_states(self._tuned),
                 MemoryState(3 << 20, 256 << 20, 2),
             ),
+            self._mtp_state,
         )
+
+    @property
+    def _mtp_state(self) -> DrafterState:
+        there = self._mtp.state == "loaded"
+        enabled, longest = there and self._mtp_enabled, 16 if there else 0
+        return DrafterState("mtp", "model", enabled, longest, model=self._mtp)
 
     def send(self, message: Any) -> None:
         with self._lock:
@@ -120,6 +135,11 @@ class Engine:
                     threading.Thread(target=self._answer, args=(message,), daemon=True).start()
                 case Cancel(id=id):
                     self._cancelled.add(id)
+                case Call(call=call, body=LoadDrafter() as body):  # as long as it takes
+                    threading.Thread(
+                        target=lambda call=call, body=body: self.send(self._reply(call, body)),
+                        daemon=True,
+                    ).start()
                 case Call(call=call, body=body):
                     self.send(self._reply(call, body))
 
@@ -131,6 +151,31 @@ class Engine:
                     return Reply(call, None, "bad_setting", text, "drafter")
                 self.controller = ControllerState(body.mode, body.drafter, body.draft_length, 16)
                 return Reply(call, msgspec.to_builtins(self.controller))
+            case SetDrafter(name="mtp", enabled=enabled):
+                self._mtp_enabled = enabled is not False
+                return Reply(call, msgspec.to_builtins(self._mtp_state))
+            case UnloadDrafter(name="mtp"):
+                self._mtp, self._mtp_enabled = ModelState(), True
+                return Reply(call, msgspec.to_builtins(self._mtp_state))
+            case LoadDrafter(name=name) | UnloadDrafter(name=name) if name != "mtp":
+                text = f"drafter {name} has no model to load or unload."
+                return Reply(call, None, "drafter_not_loadable", text, "name")
+            case LoadDrafter(source=source, dry_run=True):
+                fits = source != "huge"
+                plan = LoadPlan("mtp", source, f"/models/{source}", 26 << 20, 4 << 20, 2**30, fits)
+                return Reply(call, msgspec.to_builtins(plan))
+            case LoadDrafter(source="huge"):
+                text = "drafter mtp needs 26.00 MiB for its weights; 1.00 MiB are free on cpu."
+                self._mtp = ModelState(message=text)
+                return Reply(call, None, "memory_too_small", text, "source")
+            case LoadDrafter(source="broken"):
+                return Reply(call, None, "drafter_unfit", "It lacks fuse.weight.", "source")
+            case LoadDrafter(source=source):
+                if source == "auto":
+                    self._mtp = ModelState("loading", source, message="loading its weights")
+                    time.sleep(0.5)
+                self._mtp = _loaded(source)
+                return Reply(call, msgspec.to_builtins(self._mtp_state))
             case SetDrafter():
                 try:
                     tune(body.name, self._tuned, body.parameters)
@@ -294,6 +339,10 @@ class Engine:
             )
 
 
+def _loaded(source: str) -> ModelState:
+    return ModelState("loaded", source, 26 << 20, 4 << 20, 0.25)
+
+
 def _logprob(text: str, token: int, top: int | None) -> Logprob | None:
     """-1.5 and rank 2; the alternatives are b, c, d … with the next ids and -1, -2, -3 …"""
     if top is None:
@@ -339,8 +388,11 @@ def main() -> None:
     os.chmod(arguments.socket, 0o600)
     listener.listen(1)
     accepted, _ = listener.accept()
-    engine = Engine(Connection(accepted))
+    engine = Engine(Connection(accepted), config)
     engine.send(Progress("load", 0.5, "Loading"))
+    if config.mtp == "gone":
+        engine.send(StartFailed("drafter_not_found", "There is no head here any more."))
+        raise SystemExit(3)
     if config.model == "no-start":
         engine.send(StartFailed("model_not_found", "There is no model here. Give another."))
         raise SystemExit(3)

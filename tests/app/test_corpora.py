@@ -46,6 +46,7 @@ def test_a_corpus_is_stored_indexed_listed_and_removed(api: Api):
     assert corpus == {
         "name": "docs.v1", "created_by": "bootstrap", "documents": 2, "bytes": 17, "tokens": 8,
         "indexed_tokens": 8, "state": "ready", "progress": 1.0, "reason": None,
+        "shipped": False,
     }  # fmt: skip
     removed = api.client.delete("/api/corpora/docs.v1")
     assert removed.json() == {"name": "docs.v1", "removed": True}

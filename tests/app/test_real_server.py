@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,6 +17,7 @@ import pytest
 from openai import OpenAI
 
 from tests.conftest import Server
+from tests.random_head import random_head
 
 QUESTION: Any = [{"role": "user", "content": "Write a list of ten fruits, one per line."}]
 REPEAT: Any = [{"role": "user", "content": "Repeat ten times: the cat sat on the mat."}]
@@ -303,3 +305,36 @@ def test_a_killed_engine_is_a_clear_error_and_comes_back(
     eventually(lambda: httpx.get(f"{server.url}/health/ready", trust_env=False).status_code == 200)
     assert greedy(client, QUESTION, max_tokens=8).choices[0].message.content
     assert admin.get("/api/state").json()["engine"]["restarts"] == restarts + 1
+
+
+def test_a_head_is_loaded_used_and_unloaded_while_requests_run(
+    client: OpenAI, admin: httpx.Client, tmp_path: Path
+) -> None:
+    def state() -> dict[str, Any]:
+        found = admin.get("/api/drafters").json()["drafters"]
+        return next(one["model"] for one in found if one["name"] == "mtp")
+
+    def post(action: str, **body: Any) -> httpx.Response:
+        return admin.post(f"/api/drafters/mtp/{action}", json=body)
+
+    if shipped := state()["state"] == "loaded":
+        assert post("unload").is_success
+    head = str(random_head(tmp_path / "head"))
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        running = pool.submit(greedy, client, REPEAT)
+        plan = post("load", source=head, dry_run=True).json()
+        loaded = post("load", source=head)
+        plain = running.result()
+    try:
+        assert loaded.is_success, loaded.text
+        assert state()["kv_bytes"] == plan["kv_bytes"]
+        used = greedy(client, REPEAT, speculation={"drafter": "mtp", "draft_length": 2})
+        assert used.choices[0].message.content == plain.choices[0].message.content
+        counts = used.model_extra["metrics"]["speculative_decoding"]
+        assert counts["drafted_by"]["mtp"]["num_draft_tokens"] > 0
+        assert post("unload").is_success
+        with pytest.raises(openai.BadRequestError, match="there is no drafter 'mtp'"):
+            greedy(client, REPEAT, speculation={"drafter": "mtp"})
+    finally:
+        if shipped:
+            assert post("load").is_success

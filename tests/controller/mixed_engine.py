@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from controller.contract import (
     Allotment,
     CostPoint,
+    DrafterInfo,
     Features,
     Offer,
     Part,
@@ -33,7 +34,12 @@ PLAIN_MS, BESIDE_MS = 10.0, 0.5
 @dataclass
 class MixedWorld:
     """`size` requests decode. model, suffix, tail: true rates. row_ms: a drafted row. The model
-    costs start_ms and depth_ms for each of its passes, whatever the number of requests."""
+    costs start_ms and depth_ms for each of its passes, whatever the number of requests.
+
+    behind: rows of a new request that the model must compute first, `chunk` of them in a step, each
+    in missing_ms; it falls behind by what is committed in steps that it does not draft in. life:
+    tokens of an answer, after which another request takes its place; 0: it never ends. rho: what
+    the controller is told of the model's cost at first."""
 
     size: int = 4
     model: Rates = lambda request: (0.7,)
@@ -44,8 +50,14 @@ class MixedWorld:
     depth_ms: float = 0.5
     drafters: tuple[str, ...] = (MODEL, SUFFIX)
     tails: tuple[str, ...] = (SUFFIX,)
+    behind: Callable[[int], int] = lambda request: 0
+    missing_ms: float = 0.05
+    chunk: int = 256
+    life: int = 0
+    rho: float = 0.05
     seed: int = 0
     step: int = 0
+    caught_up: int = 0
     ms: float = 0.0
     tokens: int = 0
     plans: list[Plan] = field(default_factory=list)
@@ -58,14 +70,14 @@ class MixedWorld:
             for extra in (0, 8, 64, 512)
         ]
         self.controller = AdaptiveController(
-            (MODEL, SUFFIX),
-            CostModel(table),
-            models=(MODEL,),
-            tails=self.tails,
-            clock=self.clock,
+            (SUFFIX,), CostModel(table), tails=self.tails, clock=self.clock
         )
+        self.controller.add_drafter(DrafterInfo(MODEL, model=True, rho=self.rho))
         for name in (MODEL, SUFFIX):
             self.controller.set_enabled(name, name in self.drafters)
+        self.ids = list(range(self.size))
+        self.missing = {i: self.behind(i) for i in self.ids}
+        self.emitted = dict.fromkeys(self.ids, 0)
 
     def run(self, steps: int) -> MixedWorld:
         for _ in range(steps):
@@ -75,7 +87,7 @@ class MixedWorld:
     def settle(self, steps: int) -> MixedWorld:
         """Run, and count only from then on."""
         self.run(steps)
-        self.ms, self.tokens = 0.0, 0
+        self.ms, self.tokens, self.caught_up = 0.0, 0, 0
         self.plans.clear()
         return self
 
@@ -95,24 +107,33 @@ class MixedWorld:
 
     def one(self) -> Plan:
         self.step += 1
-        requests = [request(i) for i in range(self.size)]
+        left = self.life or 1000
+        requests = [
+            request(i, remaining=left - (self.emitted[i] if self.life else 0)) for i in self.ids
+        ]
         true = {MODEL: self.model, SUFFIX: self.suffix}
         features = {MODEL: Features(), SUFFIX: Features(6, 0, "output")}
         attentive = self.controller.attentive
         offers = [
-            Offer(r.id, name, 16, features[name])
+            Offer(r.id, name, 16, features[name], self.missing[r.id] if name == MODEL else 0)
             for r in requests
             for name in self.drafters
             if attentive and true[name](r.id)
         ]
         plan = self.controller.plan(batch(*requests, step=self.step), offers)
-        results = [self._verify(one, true, features) for one in plan.allotments]
+        late = self._catch_up(plan)
+        results = [
+            self._verify(one, true, features, one.request in late) for one in plan.allotments
+        ]
         drafted = sum(result.drafted for result in results)
-        passes = [a.length for a in plan.allotments if a.drafter == MODEL]
+        asked = [a for a in plan.allotments if a.drafter == MODEL]
+        passes = [a.length for a in asked if a.request not in late]
         proposals: list[Proposal] = []
-        if passes:
-            ms = self.start_ms + self.depth_ms * max(passes)
-            proposals.append(Proposal(MODEL, len(passes), max(passes), ms))
+        if asked:
+            ms = self.missing_ms * self._rows
+            ms += self.start_ms + self.depth_ms * max(passes, default=0)
+            depth = max(passes, default=0)
+            proposals.append(Proposal(MODEL, len(passes), depth, ms, self._rows))
         draft_ms = sum(proposal.ms for proposal in proposals)
         verify_ms = (PLAIN_MS + self.row_ms * drafted) * (1.0 + self.random.gauss(0.0, 0.02))
         outcome = StepOutcome(
@@ -133,13 +154,41 @@ class MixedWorld:
         self.ms += step_ms
         self.tokens += sum(result.committed for result in results)
         self.plans.append(plan)
+        for allotment, result in zip(plan.allotments, results, strict=True):
+            if allotment.drafter != MODEL:
+                self.missing[result.request] += result.committed
+        self._replace({result.request: result.committed for result in results})
         return plan
 
+    def _catch_up(self, plan: Plan) -> set[int]:
+        """Let the model compute what it misses of the requests it was given; those that it cannot
+        draft for yet."""
+        self._rows, late = 0, set[int]()
+        for one in plan.allotments:
+            if one.drafter == MODEL:
+                now = min(self.missing[one.request], self.chunk - self._rows)
+                self.missing[one.request] -= now
+                self._rows += now
+                if self.missing[one.request]:
+                    late.add(one.request)
+        self.caught_up += self._rows
+        return late
+
+    def _replace(self, committed: dict[int, int]) -> None:
+        """Count what the requests emitted; others take the place of those that are through."""
+        for i, old in enumerate(self.ids):
+            self.emitted[old] += committed[old]
+            if self.life and self.emitted[old] >= self.life:
+                self.ids[i] = old + self.size
+                self.emitted[self.ids[i]] = 0
+                self.missing[self.ids[i]] = self.behind(self.ids[i])
+                self.controller.forget(old)
+
     def _verify(
-        self, one: Allotment, true: dict[str, Rates], features: dict[str, Features]
+        self, one: Allotment, true: dict[str, Rates], features: dict[str, Features], late: bool
     ) -> RequestOutcome:
-        drafted, kept, parts = one.length, 0, ()
-        if one.length:
+        drafted, kept, parts = 0 if late else one.length, 0, ()
+        if drafted:
             kept = self._kept(true[one.drafter](one.request), one.length)
             if one.tail:
                 rates = self.tail(one.request)

@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Page, TimeoutError, WebSocket, expect
 
 from tests.e2e.conftest import WAIT_S, Live, screenshot
+from tests.random_head import random_head
 
 pytestmark = pytest.mark.browser
 
@@ -58,21 +59,6 @@ def open_chat(page: Page, live: Live, *, drafter: str | None = None) -> None:
     if drafter:
         choose(page, "settings", "Drafter", drafter)
         page.get_by_text("Fixed draft length").click()
-
-
-def test_overview_shows_live_numbers_under_load(page: Page, live: Live, load: None) -> None:
-    page.goto(live.console)
-    expect(metric(page, "Batch")).to_have_text(re.compile(r"^[1-9]"))
-    expect(metric(page, "Output")).to_have_text(re.compile(r"^[1-9][\d,]* tok/s$"))
-    expect(metric(page, "TPOT")).to_have_text(re.compile(r"^[\d,.]+ ms$"))
-    expect(metric(page, "KV pages")).to_have_text(re.compile(r"%$"))
-    for name in ("output", "load", "tpot", "drafted", "drafters", "acceptance"):
-        expect(chart(page, name)).to_be_visible()
-    decisions = page.locator(".st-key-card-decisions tbody tr")
-    expect(decisions.first).to_be_visible()
-    expect(page.get_by_role("alert")).to_have_count(0)
-    live.until("/api/state", lambda state: busy_seconds(state) >= 20)
-    screenshot(page, "console-overview")
 
 
 def test_chat_colours_tokens_by_where_they_came_from(page: Page, live: Live, load: None) -> None:
@@ -188,6 +174,21 @@ def test_a_decision_opens_with_its_inputs_and_candidates(
     expect(card.get_by_text("Candidates", exact=True)).to_be_visible()
 
 
+def test_overview_shows_live_numbers_under_load(page: Page, live: Live, load: None) -> None:
+    page.goto(live.console)
+    expect(metric(page, "Batch")).to_have_text(re.compile(r"^[1-9]"))
+    expect(metric(page, "Output")).to_have_text(re.compile(r"^[1-9][\d,]* tok/s$"))
+    expect(metric(page, "TPOT")).to_have_text(re.compile(r"^[\d,.]+ ms$"))
+    expect(metric(page, "KV pages")).to_have_text(re.compile(r"%$"))
+    for name in ("output", "load", "tpot", "drafted", "drafters", "acceptance"):
+        expect(chart(page, name)).to_be_visible()
+    decisions = page.locator(".st-key-card-decisions tbody tr")
+    expect(decisions.first).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    live.until("/api/state", lambda state: busy_seconds(state) >= 20)  # with those of other tests
+    screenshot(page, "console-overview")
+
+
 def test_disabling_a_drafter_takes_it_from_every_request(page: Page, live: Live) -> None:
     def enabled() -> bool:
         listed = live.get("/api/drafters")["drafters"]
@@ -245,7 +246,43 @@ def test_a_corpus_is_loaded_from_a_file_indexed_and_removed(
     row.get_by_role("button", name="Remove").click()
     page.get_by_role("button", name="Remove My-notes").click()
     expect(row).to_have_count(0)
-    assert live.get("/api/corpora")["corpora"] == []
+    assert "My-notes" not in [one["name"] for one in live.get("/api/corpora")["corpora"]]
+
+
+def test_a_head_is_loaded_with_a_look_at_its_memory_and_unloaded(
+    page: Page, live: Live, tmp_path: Path
+) -> None:
+    def state() -> str:
+        listed = live.get("/api/drafters")["drafters"]
+        return next(item["model"]["state"] for item in listed if item["name"] == "mtp")
+
+    shipped = state() == "loaded"
+    if shipped:
+        live.post("/api/drafters/mtp/unload", {})
+    head = random_head(tmp_path / "head")
+    page.goto(f"{live.console}/controller")
+    card = page.locator(".st-key-card-drafters")
+    try:
+        card.get_by_text("Load mtp", exact=True).click()
+        box = card.locator(".st-key-source-mtp").get_by_role("textbox")
+        box.fill(str(head))
+        box.press("Enter")
+        card.locator(".st-key-plan-mtp").get_by_role("button").click()
+        expect(card.get_by_text("fits", exact=True)).to_be_visible()
+        expect(card.get_by_text("Free now")).to_be_visible()
+        assert state() == "unloaded"
+        screenshot(page, "console-load-drafter")
+        card.get_by_role("button", name="Load mtp now").click()
+        row = card.locator(".st-key-row-model-mtp")
+        expect(row).to_contain_text(f"Source {head}.")
+        assert state() == "loaded"
+        row.get_by_role("button", name="Unload").click()
+        page.get_by_role("button", name="Unload mtp").click()
+        expect(card.get_by_text("Unloaded mtp.")).to_be_visible()
+        assert state() == "unloaded"
+    finally:
+        if shipped:
+            live.post("/api/drafters/mtp/load", {})
 
 
 def test_the_chat_recovers_when_the_engine_comes_back(page: Page, live: Live) -> None:

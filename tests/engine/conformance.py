@@ -35,6 +35,7 @@ from engine.scheduler import Scheduler
 from engine.shape import Attend, Model, Shape
 from engine.wire import Deltas, Failed, Finished, PromptLogprobs
 from tests.engine.exactness import TIE
+from tests.engine.model_drafters import MakeDrafter
 from tests.engine.scripted import PlainText, ScriptedController, ScriptedDrafter
 
 VOCABULARY = 61
@@ -260,8 +261,12 @@ def decode(
     hands: Sequence[Drafter] = (),
     choose: Callable[[int, int, list[str]], tuple[str, int]] = lambda s, r, n: (NONE, 0),
     draw: Draw | None = None,
+    models: Sequence[MakeDrafter] = (),
+    most: int = MAX_DRAFT,
 ) -> Run:
-    """Decode the subject's prompts; the pages add up after every step."""
+    """Decode the subject's prompts; the pages add up after every step, and every step is one
+    forward of the target. models: model drafters, made over pages like the target's. most: tokens
+    of a draft."""
     size = subject.page_size
     needed = sum(-(-(len(prompt) + subject.length) // size) for prompt in subject.prompts)
     pages = Pages(scenario.pages or 4 * needed, size)
@@ -273,14 +278,16 @@ def decode(
     events: list[Deltas | PromptLogprobs | Finished | Failed] = []
     scheduler = Scheduler(pages, 8, 64, scenario.chunk_rows)
     controller = ScriptedController(choose)
-    engine = Engine(executor, scheduler, hands, controller, MAX_DRAFT, events.append)
+    engine = Engine(executor, scheduler, hands, controller, most, events.append)
+    for make in models:
+        engine.attach(make(pool, subject.device, most))
     run = Run()
     number = 0
 
     def submit(prompt: Sequence[int], name: str) -> Request:
         nonlocal number
         number += 1
-        request = _request(number, name, prompt, subject.length, draw or Draw())
+        request = request_of(number, name, prompt, subject.length, draw or Draw())
         engine.submit(request)
         return request
 
@@ -291,6 +298,7 @@ def decode(
         begun = engine.steps
         while engine.step():
             pages.check()
+            assert executor.forwards == engine.steps
             run.prefill_steps += any(not one.produced for one in requests)
             for after, neighbour in zip(scenario.cancelled, neighbours, strict=True):
                 if engine.steps - begun == after and scheduler.find(neighbour.name):
@@ -310,7 +318,7 @@ def decode(
     return run
 
 
-def _request(number: int, name: str, prompt: Sequence[int], length: int, draw: Draw) -> Request:
+def request_of(number: int, name: str, prompt: Sequence[int], length: int, draw: Draw) -> Request:
     text: Any = PlainText()
     return Request(
         id=number,
@@ -334,7 +342,7 @@ def _request(number: int, name: str, prompt: Sequence[int], length: int, draw: D
 
 
 def at_random(
-    seed: int, only: str | None = None
+    seed: int, only: str | None = None, most: int = MAX_DRAFT
 ) -> Callable[[int, int, list[str]], tuple[str, int]]:
     """Any of the drafters on offer, or one of them, with any length, for each request and step."""
     chance = random.Random(seed)
@@ -343,7 +351,7 @@ def at_random(
         names = [name for name in names if only in (None, name)]
         if not names or chance.random() < SWITCHED_OFF:
             return NONE, 0
-        return chance.choice(names), chance.randint(1, MAX_DRAFT)
+        return chance.choice(names), chance.randint(1, most)
 
     return choose
 

@@ -11,8 +11,17 @@ from engine.kernel_cache import keep_kernels
 
 keep_kernels(user_cache_path("paceline"))  # where the target's are; never those of older sources
 
-CONFIG = EngineConfig(dtype="float32", device="cpu", kv_tokens=16384, max_batch=8, threads=1)
-"""One thread: with more, a busy neighbour on the machine slows each step many times over."""
+CONFIG = EngineConfig(
+    dtype="float32",
+    device="cpu",
+    kv_tokens=16384,
+    max_batch=8,
+    threads=1,
+    mtp="off",
+    draft_model="off",
+)
+"""One thread: with more, a busy neighbour on the machine slows each step many times over. Tests of
+drafters with a model load the one they are about."""
 
 
 @pytest.fixture(scope="session")

@@ -50,6 +50,16 @@ def random_lengths(seed: int) -> Arm:
     )
 
 
+def anything(seed: int) -> Arm:
+    """Another drafter and length for each request and step, of all that are loaded."""
+    chance = random.Random(seed)
+
+    def choose(step: int, request: int, names: list[str]) -> tuple[str, int]:
+        return (chance.choice(names), chance.randrange(17)) if names else ("none", 0)
+
+    return Arm("any drafter, any D, each step", lambda _: ScriptedController(choose))
+
+
 def _toggle(controller: Controller, step: int) -> None:
     if step % 7 == 0:
         settings = (
@@ -83,7 +93,8 @@ class Outcome:
 
     @property
     def good(self) -> bool:
-        return not self.wrong and self.ties * TOKENS_PER_TIE <= max(self.tokens, TOKENS_PER_TIE)
+        few = self.ties * TOKENS_PER_TIE <= max(self.tokens, TOKENS_PER_TIE)
+        return few and not self.wrong and self.forwards == self.steps
 
 
 def decode(
@@ -196,13 +207,21 @@ def main() -> int:
     parser.add_argument("--limit", type=int, default=20)
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--mtp", default="auto", help="as of paceline serve")
+    parser.add_argument("--draft-model", default="auto", help="as of paceline serve")
     arguments = parser.parse_args()
     config = EngineConfig(
-        dtype="float32", device="cpu", kv_tokens=32768, max_batch=8, threads=arguments.threads
+        dtype="float32",
+        device="cpu",
+        kv_tokens=32768,
+        max_batch=8,
+        threads=arguments.threads,
+        mtp=arguments.mtp,
+        draft_model=arguments.draft_model,
     )
     target = open_target(config, lambda stage, fraction, message: None)
     prompts = read_prompts(arguments.prompts, arguments.limit)
-    arms = [fixed(1), fixed(4), fixed(8), random_lengths(1), SWITCHING]
+    arms = [fixed(1), fixed(4), fixed(8), random_lengths(1), anything(1), SWITCHING]
     torch.manual_seed(0)
     outcomes = matrix(
         target,

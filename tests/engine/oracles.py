@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from controller.contract import Features, ShadowScore
-from engine.drafters.ngram_index import MATCH_CAP, MAX_N
+from engine.drafters.ngram.index import MATCH_CAP, MAX_N
 
 
 class NgramIndex:

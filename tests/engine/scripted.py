@@ -15,6 +15,7 @@ from controller.contract import (
     Allotment,
     BatchView,
     Decision,
+    DrafterInfo,
     Features,
     Offer,
     Plan,
@@ -143,6 +144,12 @@ class ScriptedController:
         self.setting = setting
 
     def set_enabled(self, drafter: str, enabled: bool) -> None:
+        return
+
+    def add_drafter(self, drafter: DrafterInfo) -> None:
+        return
+
+    def remove_drafter(self, name: str) -> None:
         return
 
     def plan(self, batch: BatchView, offers: Sequence[Offer]) -> Plan:

@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from engine.drafters import suffix_children as children_of
-from engine.drafters import suffix_memory as memory
-from engine.drafters import suffix_nodes as nodes
-from engine.drafters.suffix_forest import SuffixForest
-from engine.drafters.suffix_tree import tips_order
+from engine.drafters.suffix import children as children_of
+from engine.drafters.suffix import memory, nodes
+from engine.drafters.suffix.forest import SuffixForest
+from engine.drafters.suffix.tree import tips_order
 
 String = tuple[int, ...]
 

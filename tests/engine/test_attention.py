@@ -124,6 +124,26 @@ def test_keys_outside_the_window_are_not_read() -> None:
     assert attention.plan(pack([single], CPU, PAGE))(0, *draw_rows(kind, 1)).isfinite().all()
 
 
+@pytest.mark.parametrize("first", [1, 4, 6, 9])
+def test_keys_before_a_chunks_first_are_neither_seen_nor_read(first: int) -> None:
+    torch.manual_seed(0)
+    shape, start, rows = shape_of(*KINDS), 9, 2
+    pool = unset_pool(shape)
+    for pages in PAGES:
+        past = [draw_rows(kind, start - first) for kind in KINDS]
+        slots = [pages[place // PAGE] * PAGE + place % PAGE for place in range(first, start)]
+        for layer, (_, k, v) in enumerate(past):
+            pool.keys[layer][slots], pool.values[layer][slots] = k, v
+        chunk = Chunk(0, [0] * rows, start, pages, Draw(), first=first)
+        attend = TorchAttention(pool, shape).plan(pack([chunk], CPU, PAGE))
+        for layer, kind in enumerate(KINDS):
+            q, k, v = draw_rows(kind, rows)
+            sinks = torch.randn(kind.heads) if kind.sinks else None
+            got = attend(layer, q, k, v, sinks)
+            keys, values = torch.cat((past[layer][1], k)), torch.cat((past[layer][2], v))
+            torch.testing.assert_close(got, naive(q, keys, values, kind, sinks))
+
+
 def test_layers_whose_window_hides_nothing_share_the_plan_of_full_layers() -> None:
     wide = AttentionKind(6, 2, 8, 8, 0.3, window=64)
     shape = shape_of(PLAIN, wide)

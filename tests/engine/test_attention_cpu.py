@@ -86,6 +86,35 @@ def test_it_equals_the_torch_attention_for_any_window_and_pages(
         assert torch.equal(ours.values[layer], theirs.values[layer])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_keys_before_a_chunks_first_are_neither_seen_nor_read(
+    dtype: torch.dtype, threads: int
+) -> None:
+    device = Device(torch.device("cpu"), dtype)
+    shape = shape_of(value_dim=8)
+    ours, theirs = random_pool(shape, device), random_pool(shape, device)
+    firsts = ((1, 20, 1), (3, 17, 6), (2, 3, 3))
+    chunks = [
+        Chunk(request, [0] * rows, start, PAGES[request], Draw(), first=first)
+        for request, (rows, start, first) in enumerate(firsts)
+    ]
+    for pool in (ours, theirs):
+        for chunk in chunks:
+            hidden = [
+                chunk.pages[place // PAGE] * PAGE + place % PAGE for place in range(chunk.first)
+            ]
+            for storage in (*pool.keys, *pool.values):
+                storage[hidden] = float("nan")
+    batch = pack(chunks, device, PAGE)
+    attend = CpuAttention(ours, shape).plan(batch)
+    expect = TorchAttention(theirs, shape).plan(batch)
+    for layer, kind in enumerate(shape.kinds):
+        rows = random_rows(kind, len(batch.ids), dtype)
+        got, wanted = attend(layer, *rows), expect(layer, *rows)
+        assert got.isfinite().all()
+        torch.testing.assert_close(got, wanted, atol=DTYPES[dtype], rtol=DTYPES[dtype])
+
+
 def test_values_of_another_size_than_keys_and_rows_apart_are_understood() -> None:
     device = Device(torch.device("cpu"), torch.float32)
     shape = shape_of(value_dim=5)

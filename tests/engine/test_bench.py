@@ -7,21 +7,33 @@ from typing import Any
 
 import pytest
 
-from controller.contract import Features, Offer
+from controller.contract import (
+    DrafterInfo,
+    Features,
+    Offer,
+    Part,
+    Proposal,
+    RequestOutcome,
+    StepOutcome,
+)
 from engine.bench import calls, pauses
 from engine.bench.calls import split
-from engine.bench.job import Document
+from engine.bench.job import Document, Prompt
+from engine.bench.modes import Mode, controller, setting
 from engine.bench.pauses import Clock, corpus_messages, soak
 from engine.bench.requests import request_of
 from engine.bench.run import documents
+from engine.bench.tally import Positions, Result, Tally
 from engine.bench.timing import Timed
-from engine.bench.tokens import Mode, Tally, controller
+from engine.bench.tokens import Run
 from engine.build import Target
+from engine.config import EngineConfig
 from engine.drafters.base import Busy, Committed, Tail
-from engine.drafters.ngram import NgramDrafter
+from engine.drafters.ngram.drafter import NgramDrafter
 from engine.drafts import Draft
 from engine.errors import StartError
 from tests.controller.simulated_engine import batch, request
+from tests.engine.model_drafters import mtp, tiny_head
 
 OFFERS = (
     Offer(1, "ngram", 64, Features(8, 2, "prompt")),
@@ -42,7 +54,7 @@ def test_a_tally_counts_every_step_and_not_the_token_of_the_prefill() -> None:
     tally.add(asked(steps=6, drafted=0, accepted=0, produced=7))
     assert tally.numbers() == {
         "prompts": 2, "steps": 10, "tokens": 16, "tokens_per_step": 1.6,
-        "drafted_per_step": 1.0, "acceptance_rate": 0.6,
+        "drafted_per_step": 1.0, "acceptance_rate": 0.6, "positions": {},
     }  # fmt: skip
 
 
@@ -50,6 +62,78 @@ def test_a_prompt_whose_answer_is_the_prefill_alone_counts_no_step() -> None:
     tally = Tally()
     tally.add(asked(steps=0, drafted=0, accepted=0, produced=1))
     assert (tally.numbers()["tokens"], tally.numbers()["tokens_per_step"]) == (0, 0)
+
+
+def rates(positions: Positions) -> list[tuple[int, float]]:
+    return [(one["reached"], one["rate"]) for one in positions.numbers()]
+
+
+def test_a_position_counts_where_it_was_reached_and_not_where_the_text_ended() -> None:
+    positions = Positions()
+    positions.add(3, 3, cut=False)
+    positions.add(3, 1, cut=False)
+    positions.add(3, 0, cut=False)
+    positions.add(3, 1, cut=True)
+    positions.add(1, 1, cut=False)
+    assert rates(positions) == [(5, 0.8), (2, 0.5), (1, 1.0)]
+
+
+def test_parts_of_a_chain_have_their_own_positions_and_a_tail_counts_where_it_was_reached() -> None:
+    tally = Tally()
+    for head, tail in ((2, 1), (1, 0), (2, 0)):
+        parts = (Part("mtp", 2, head), Part("suffix", 2, tail))
+        tally.verified(RequestOutcome(1, "mtp", 4, head + tail, head + tail + 1, parts=parts))
+    tally.verified(RequestOutcome(1, "suffix", 1, 1, 2))
+    assert rates(tally.positions["mtp"]) == [(3, 1.0), (3, round(2 / 3, 4))]
+    assert rates(tally.positions["suffix (tail)"]) == [(2, 0.5), (1, 0.0)]
+    assert rates(tally.positions["suffix"]) == [(1, 1.0)]
+
+
+def test_times_are_those_of_full_steps_in_which_a_model_only_drafts() -> None:
+    result = Result()
+    outcome = RequestOutcome(1, "mtp", 3, 1, 2)
+    for prefill, ms, caught_up in ((0, 3.0, 0), (8, 90.0, 0), (0, 60.0, 40)):
+        proposal = Proposal("mtp", 1, 3, ms, caught_up)
+        step = StepOutcome(1, 1, 4, prefill, 9, 10.0, ms, 0.0, (outcome,), (proposal,))
+        result.step(step, {1: "code"}, 1)
+    half = StepOutcome(1, 1, 1, 0, 9, 70.0, 0.0, 0.0, (RequestOutcome(1, "none", 0, 0, 1),))
+    result.step(half, {1: "code"}, 2)
+    assert (result.step_ms, result.token_ms) == ([10.0, 10.0], {"mtp": [1.0]})
+    assert rates(result.by_category["code"].positions["mtp"]) == [(3, 1.0), (3, 0.0)]
+
+
+def test_a_model_beside_rows_that_are_free_drafts_what_its_own_passes_are_worth() -> None:
+    """a_k = .5: the best D of (1 + S_1 + ... + S_D) / (1 + .1 D) is 2."""
+    chosen = controller(Mode("all", ("suffix", "mtp")), 16)
+    chosen.add_drafter(DrafterInfo("mtp", model=True, rho=0.1))
+    chosen.configure(setting(Mode("all", ("suffix", "mtp")), 16))
+    for step in range(300):
+        (found,) = chosen.plan(batch(request(1), step=step), (Offer(1, "mtp", 16),)).allotments
+        kept = (0, 1, 0, 2, 0, 1, 0, 3)[step % 8]
+        kept = min(kept, found.length)
+        parts = (Part("mtp", found.length, kept), Part("suffix", 0, 0)) if found.tail else ()
+        result = RequestOutcome(1, "mtp", found.length, kept, kept + 1, parts=parts)
+        chosen.observe(StepOutcome(step, 1, 1 + found.length, 0, 9, 1.0, 0.1, 0.0, (result,)))
+    (found,) = chosen.plan(batch(request(1)), (Offer(1, "mtp", 16),)).allotments
+    assert 2 <= found.length <= 3
+
+
+def test_a_model_is_measured_through_the_engine_and_gone_afterwards(
+    target: Target, config: EngineConfig
+) -> None:
+    head = tiny_head(target.loaded.decoder, taps=(30,), kept=range(1000))
+    drafter = mtp(head)(target.pool, target.device, config.max_draft_length)
+    prompts = [Prompt("a", "Count to twenty."), Prompt("b", "Name five colours.")]
+    mode = Mode("mtp", ("mtp",), length=3)
+    with Run(target, config, mode, models={"mtp": drafter}) as run:
+        found = run.answer(prompts, 9, 2, lambda _: None).numbers()
+        assert "mtp" in run.engine.drafting.drafters
+    assert "mtp" not in run.engine.drafting.drafters
+    assert found["tokens"] == 16
+    assert found["positions"]["mtp"][0]["reached"] == found["steps"] - 2
+    assert found["drafted_per_step"] > 1.5
+    assert set(found["categories"]) == {"a", "b"}
+    assert found["token_ms"]["mtp"] > 0.0
 
 
 @pytest.mark.parametrize("length", [1, 5, 16])

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.attention import TorchAttention
+from engine.attention_choice import open_attention
 from engine.attention_flashinfer import FlashInferAttention, open_flashinfer, prove, refusal
 from engine.batch import Batch, Chunk, pack
-from engine.build import open_attention
 from engine.config import EngineConfig
 from engine.device import Device, Event
 from engine.draw import Draw
@@ -138,6 +138,52 @@ def test_every_kind_of_layer_equals_the_torch_attention_in_mixed_batches(
         pools[0].keys + pools[0].values, pools[1].keys + pools[1].values, strict=True
     ):
         assert torch.equal(mine.nan_to_num(7.0), other.nan_to_num(7.0))
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_every_kind_of_layer_hides_the_keys_before_a_chunks_first(
+    kernels: Kernels, kind: AttentionKind
+) -> None:
+    torch.manual_seed(0)
+    shape = shape_of(kind)
+    pools = pool_of(shape), pool_of(shape)
+    ours, reference = FlashInferAttention(pools[0], shape, CPU), TorchAttention(pools[1], shape)
+    firsts = [1, 6, 0]  # NaN lies before them: it was never written
+    reached, longer = firsts.copy(), ([20, 3, 14, 9, 21], [8, 7, 1, 22, 5], [0, 23, 19])
+    for step in MIXED:
+        chunks: list[Chunk] = []
+        for request, count, _ in step:
+            start, first = reached[request], firsts[request]
+            pages = longer[request]
+            chunks.append(Chunk(request, [0] * count, start, pages, Draw(), first=first))
+            reached[request] += count
+        batch = batch_of(*chunks)
+        rows = rows_of(kind, len(batch.ids))
+        got, wanted = ours.plan(batch)(0, *rows), reference.plan(batch)(0, *rows)
+        torch.testing.assert_close(got, wanted, atol=0.03, rtol=0.03)
+        (told,) = kernels.planned[-1:]
+        assert told["page_size"] == 1
+        assert told["lengths"].tolist() == [chunk.kv_length - chunk.first for chunk in chunks]
+    for mine, other in zip(
+        pools[0].keys + pools[0].values, pools[1].keys + pools[1].values, strict=True
+    ):
+        assert torch.equal(mine.nan_to_num(7.0), other.nan_to_num(7.0))
+
+
+def test_pages_of_hidden_keys_are_listed_whole_and_their_slots_computed_on_the_device(
+    kernels: Kernels,
+) -> None:
+    shape = shape_of(PLAIN)
+    device = WatchedDevice(CPU.torch_device, CPU.dtype)
+    attention = FlashInferAttention(pool_of(shape), shape, device)
+    batch = batch_of(
+        Chunk(0, [1], 7, [3, 4], Draw(), first=1), Chunk(1, [1], 9, [9, 5, 6], Draw(), first=6)
+    )
+    attend = attention.plan(batch)
+    assert [3, 4, 5, 6] in device.moved  # no list of tokens
+    assert max(map(len, device.moved)) == 4
+    attend(0, *rows_of(PLAIN, 2))
+    assert kernels.planned[0]["page_ends"].tolist() == [0, 7, 11]
 
 
 def test_lengths_include_the_rows_being_written(kernels: Kernels) -> None:

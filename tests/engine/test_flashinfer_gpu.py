@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,6 +13,7 @@ from engine.attention import TorchAttention
 from engine.attention_flashinfer import FlashInferAttention, prove
 from engine.batch import Chunk, pack
 from engine.device import Device
+from engine.draft_models.passes import Drawn, Lane, Passes
 from engine.draw import Draw
 from engine.kv import KvPool
 from engine.shape import AttentionKind, Shape
@@ -26,6 +27,7 @@ from tests.engine.conformance import (
     drafters,
     tiny,
 )
+from tests.engine.model_drafters import draft_model, mtp, tiny_head
 
 pytestmark = [
     pytest.mark.gpu,
@@ -109,6 +111,35 @@ def test_the_kernels_equal_the_torch_attention(kind: AttentionKind, dtype: torch
     assert torch.equal(pools[0].keys[0].nan_to_num(7.0), pools[1].keys[0].nan_to_num(7.0))
 
 
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_the_kernels_hide_the_keys_before_a_chunks_first(kind: AttentionKind) -> None:
+    device = Device(torch.device("cuda"), torch.bfloat16)
+    shape = Shape(1, kind.heads, kind.kv_heads, kind.head_dim, 1024, 10, 4096, (kind,))
+    pools = pool_of(kind, device), pool_of(kind, device)
+    ours = FlashInferAttention(pools[0], shape, device)
+    reference = TorchAttention(pools[1], shape)
+    generator = torch.Generator("cuda").manual_seed(0)
+    scattered = torch.randperm(PAGES, generator=torch.Generator().manual_seed(0)).tolist()
+    pages = [scattered[request::4] for request in range(4)]
+    firsts = [1, 40, 0, 17]
+    reached = firsts.copy()
+    for counts in STEPS:
+        chunks = [
+            Chunk(request, [0] * rows, reached[request], pages[request], Draw(), first=first)
+            for request, (rows, first) in enumerate(zip(counts, firsts, strict=True))
+        ]
+        reached = [start + rows for start, rows in zip(reached, counts, strict=True)]
+        batch = pack(chunks, device, PAGE)
+        q, k, v = (
+            random(generator, device.dtype, sum(counts), heads, kind.head_dim)
+            for heads in (kind.heads, kind.kv_heads, kind.kv_heads)
+        )
+        sinks = random(generator, device.dtype, kind.heads) if kind.sinks else None
+        got = ours.plan(batch)(0, q, k, v, sinks)
+        wanted = reference.plan(batch)(0, q, k, v, sinks)
+        torch.testing.assert_close(got, wanted, atol=0.03, rtol=0.03)
+
+
 def test_one_step_of_two_kinds_enqueues_without_waiting(no_waiting: None) -> None:
     device = Device(torch.device("cuda"), torch.bfloat16)
     kinds = (PLAIN, KINDS["window"])
@@ -173,3 +204,49 @@ def test_any_sequence_of_drafters_and_lengths_gives_the_plain_text(family: str) 
         assert differences(subject, plain, run.texts, TIE) == []
     assert run.preemptions > 0
     assert 0 < run.accepted < run.drafted
+
+
+@pytest.mark.parametrize("draw", [Draw(), Draw(temperature=0.9, top_p=0.9)], ids=str)
+def test_model_drafters_give_the_plain_text_too(draw: Draw) -> None:
+    """In their passes nothing waits but Drawn.result."""
+    device = Device(torch.device("cuda"), torch.bfloat16)
+    with torch.no_grad():
+        subject = tiny("llama", device, head_dim=64)
+        plain = decode(subject, ATTENTIONS["flashinfer"], Scenario()).texts
+        models = [
+            draft_model(subject.model, attention=lambda p, s: FlashInferAttention(p, s, device)),
+            mtp(tiny_head(subject.model, device=device)),
+        ]
+        scenario = Scenario(pages=26, chunk_rows=9, waves=2, cancelled=(2, 7))
+        run = decode(
+            subject, ATTENTIONS["flashinfer"], scenario, (), at_random(2), draw, models=models
+        )
+        if draw.greedy:
+            assert differences(subject, plain, run.texts, TIE) == []
+    assert run.preemptions > 0
+    assert 0 < run.accepted < run.drafted
+
+
+def test_the_passes_of_a_drafter_enqueue_without_waiting(
+    no_waiting: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Device(torch.device("cuda"), torch.bfloat16)
+    draft = Passes.draft
+
+    def strict(passes: Passes, lanes: Sequence[Lane], hidden: Tensor) -> Drawn:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return draft(passes, lanes, hidden)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    with torch.no_grad():
+        subject = tiny("llama", device, head_dim=64)
+        models = [draft_model(subject.model), mtp(tiny_head(subject.model, device=device))]
+        decode(subject, ATTENTIONS["flashinfer"], Scenario(), (), at_random(2), models=models)
+        monkeypatch.setattr(Passes, "draft", strict)  # everything is compiled and loaded now
+        for draw in (Draw(), Draw(temperature=0.9), Draw(temperature=0.9, seed=1)):
+            run = decode(
+                subject, ATTENTIONS["flashinfer"], Scenario(), (), at_random(2), draw, models
+            )
+            assert run.drafted > 0

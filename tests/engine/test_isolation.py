@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from platformdirs import user_cache_path
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from engine.build import Target
@@ -28,7 +29,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest.fixture(scope="module")
 def config(target: Target, tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
-    """A real engine on a tiny random model, whose cost table is measured once."""
+    """A real engine on a tiny random model, whose cost table is measured once; what is compiled is
+    the same for all models."""
+    cache = tmp_path_factory.mktemp("cache")
+    kernels = user_cache_path("paceline") / "kernels"
+    kernels.mkdir(parents=True, exist_ok=True)
+    (cache / "kernels").symlink_to(kernels)
     folder = tmp_path_factory.mktemp("tiny")
     tokenizer = AutoTokenizer.from_pretrained(target.loaded.path)
     tokenizer.save_pretrained(folder)
@@ -50,7 +56,7 @@ def config(target: Target, tmp_path_factory: pytest.TempPathFactory) -> EngineCo
         kv_tokens=4096,
         max_batch=2,
         max_draft_length=2,
-        cache_dir=str(tmp_path_factory.mktemp("cache")),
+        cache_dir=str(cache),
         silence_timeout_s=3.0,
         step_timeout_s=3.0,
     )

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.contract import Features
-from engine.drafters import ngram
+from controller.contract import Features, Offer
 from engine.drafters.base import Committed, Tail
-from engine.drafters.ngram import NgramDrafter
-from engine.drafters.ngram_index import MATCH_CAP, MAX_N
-from engine.drafters.ngram_texts import BUDGET
+from engine.drafters.ngram.drafter import NgramDrafter
+from engine.drafters.ngram.index import MATCH_CAP, MAX_N
+from engine.drafters.ngram.texts import BUDGET
 from engine.drafters.parameters import Tunable
 from engine.request import Request
 from tests.engine.oracles import NgramIndex
@@ -111,7 +110,7 @@ def test_the_source_says_where_the_match_lies() -> None:
     drafter = drafter_of()
     request = admitted(drafter, [1, 2, 3])
     commit(drafter, request, [5, 6, 1])
-    assert drafter.offer([request]) == [ngram.Offer(1, "ngram", 8, Features(1, 0, "prompt"))]
+    assert drafter.offer([request]) == [Offer(1, "ngram", 8, Features(1, 0, "prompt"))]
     commit(drafter, request, [5])
     (offer,) = drafter.offer([request])
     assert offer is not None

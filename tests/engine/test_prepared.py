@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -39,18 +40,27 @@ def tokenizer_files(target: Target) -> list[Path]:
     return [target.loaded.path / name for name in names]
 
 
+@pytest.fixture(scope="module")
+def llama(tokenizer_files: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return store("llama", tokenizer_files, tmp_path_factory.mktemp("llama") / "model")
+
+
 @pytest.fixture
-def folder(tokenizer_files: list[Path], tmp_path: Path) -> Path:
+def folder(llama: Path, tmp_path: Path) -> Path:
     """A tiny llama model with the embedded model's tokenizer."""
-    return store("llama", tokenizer_files, tmp_path / "model")
+    return Path(shutil.copytree(llama, tmp_path / "model", copy_function=shutil.copy))
+
+
+@cache
+def vocabulary(tokenizer: Path) -> int:
+    return len(AutoTokenizer.from_pretrained(tokenizer))
 
 
 def store(family: str, tokenizer_files: list[Path], folder: Path) -> Path:
     folder.mkdir()
     for file in tokenizer_files:
         shutil.copy(file, folder)
-    size = len(AutoTokenizer.from_pretrained(folder))
-    tiny(family, vocab_size=size).save_pretrained(folder)
+    tiny(family, vocab_size=vocabulary(tokenizer_files[0].parent)).save_pretrained(folder)
     return folder
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from controller.contract import ShadowScore
 from engine.drafters.base import Committed
-from engine.drafters.ngram import NgramDrafter
-from engine.drafters.recycling import RUN, SETS, SIZE, WAYS, extend, find, harvest
+from engine.drafters.ngram.drafter import NgramDrafter
+from engine.drafters.ngram.recycling import RUN, SETS, SIZE, WAYS, extend, find, harvest
 from engine.request import Request
 from tests.engine.replay import make_request
 from tests.engine.scripted import Harness, ScriptedDrafter

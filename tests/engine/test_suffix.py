@@ -15,15 +15,15 @@ from engine.drafters.base import Bounded, Committed, Tail
 from engine.drafters.corpus import CorpusHolder
 from engine.drafters.parameters import Tunable
 from engine.drafters.registry import DRAFTERS
-from engine.drafters.suffix import (
+from engine.drafters.suffix.drafter import (
     COMMIT_BUDGET,
     IDLE_UPKEEP,
-    PROMPT_BUDGET,
     UPKEEP,
     SuffixDrafter,
 )
-from engine.drafters.suffix_memory import VISITS
-from engine.drafters.suffix_slices import PRICE
+from engine.drafters.suffix.memory import VISITS
+from engine.drafters.suffix.slices import PRICE
+from engine.drafters.suffix.texts import PROMPT_BUDGET
 from engine.errors import StartError
 from engine.request import Request
 from tests.engine.replay import commit, make_request
@@ -338,7 +338,7 @@ def test_memory_stays_within_the_limit_and_old_answers_go_first() -> None:
 
 def test_answers_older_than_the_limit_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr("engine.drafters.suffix_answers.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("engine.drafters.suffix.answers.time.monotonic", lambda: now[0])
     one = drafter()
     one.set_parameters({"max_age_s": 60})
     answered(one, 1, [10, 11, 12, 13])
@@ -351,7 +351,7 @@ def test_answers_older_than_the_limit_are_dropped(monkeypatch: pytest.MonkeyPatc
 
 def test_new_answers_outweigh_old_ones_with_a_half_life(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr("engine.drafters.suffix_answers.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("engine.drafters.suffix.answers.time.monotonic", lambda: now[0])
     one = drafter()
     one.set_parameters({"half_life_s": 60})
     for number in range(3):
@@ -445,7 +445,7 @@ def test_corpora_are_put_indexed_and_dropped_by_cost(texts: list[list[int]]) -> 
 
 def test_old_answers_go_by_cost_whatever_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr("engine.drafters.suffix_answers.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("engine.drafters.suffix.answers.time.monotonic", lambda: now[0])
     one = drafter()
     one.set_parameters({"half_life_s": 60})
     chance = np.random.default_rng(1)
@@ -474,13 +474,13 @@ def test_what_a_step_commits_is_taken_in_by_cost_and_the_rest_later() -> None:
         cost = spent(one, lambda commits=commits: one.commit(commits))
         assert_bounded(cost, COMMIT_BUDGET + PROMPT_BUDGET)
     assert one.offer(requests).count(None) > 1
-    while one._pending:
+    while one._texts.pending:
         one.commit([])
     for request in requests:
         other.admit(request)
-        while other._pending:
+        while other._texts.pending:
             other.commit([])
-        assert one._states[request.id].length == len(request.tokens)
+        assert one._texts.known[request.id].length == len(request.tokens)
         assert drafted(one, request) == drafted(other, request) == [7] * 8
 
 
@@ -492,7 +492,7 @@ def test_a_long_prompt_gets_there_although_short_ones_keep_coming() -> None:
     for number in range(1, 400):
         one.admit(make_request(chance.integers(0, 900, 2000).tolist(), number))
         one.commit([])
-        if one._states[0].length == 20_000:
+        if one._texts.known[0].length == 20_000:
             return
     raise AssertionError("the long prompt starves")
 
@@ -515,7 +515,7 @@ def test_memory_that_the_system_does_not_give_is_a_clear_refusal(
     def refuse(*arguments: Any) -> None:
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr("engine.drafters.suffix_memory.mmap.mmap", refuse)
+    monkeypatch.setattr("engine.drafters.suffix.memory.mmap.mmap", refuse)
     with pytest.raises(StartError, match="--suffix-memory-mb"):
         DRAFTERS["suffix"](EngineConfig(suffix_memory_mb=65_536), frozenset(), VOCABULARY)
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from numba import int64, njit
 from numba.core import caching
 
-from engine.drafters.suffix_memory import (
+from engine.drafters.suffix.memory import (
     FREE,
     FRONTIER,
     LIMIT,

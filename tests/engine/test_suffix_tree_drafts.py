@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.drafters.suffix_forest import ORIGINS, SuffixForest
+from engine.drafters.suffix.forest import ORIGINS, SuffixForest
 from tests.engine.suffix_oracle import Oracle
 
 TEXT = st.lists(st.integers(0, 2), min_size=1, max_size=40)

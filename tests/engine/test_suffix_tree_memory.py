@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.drafters.suffix_calls import begin
-from engine.drafters.suffix_forest import SuffixForest
-from engine.drafters.suffix_nodes import GLOBAL, LIVE, TEXT
+from engine.drafters.suffix.calls import begin
+from engine.drafters.suffix.forest import SuffixForest
+from engine.drafters.suffix.nodes import GLOBAL, LIVE, TEXT
 from tests.engine.suffix_oracle import Oracle, check
 
 
@@ -199,6 +199,31 @@ def test_a_tree_whose_counts_near_their_limit_is_crowded_and_loses_its_oldest() 
     assert forest.drop_tree(tree)
     assert swept(forest).stats().bytes == 0
     assert not forest.stats().crowded
+
+
+@pytest.mark.parametrize("budget", [1, 1000])
+def test_a_text_that_faded_to_the_end_fades_again_and_is_removed_whole(budget: int) -> None:
+    forest = SuffixForest(1 << 20, depth=4)
+    tree = forest.open_tree("global")
+    fading, other = forest.open_sequence(tree, weight=64), forest.open_sequence(tree)
+    for text, tokens in ((fading, [7, 1, 2, 3]), (other, [1, 2, 3])):
+        forest.append(text, tokens)
+        forest.close(text)
+    for now, weight in ((10, 32), (20, 16), (100, 1)):
+        while not forest.fade(now, 10, 64, budget):
+            check(forest, [tree])
+        assert [forest.count(tree, [token]) for token in (7, 1, 2, 3)] == [
+            weight,
+            *3 * [weight + 1],
+        ]
+        assert forest.count(tree, [7, 1, 2, 3]) == weight
+    assert forest.remove(fading)
+    while not forest.sweep(budget):
+        check(forest, [tree])
+    assert [forest.count(tree, [token]) for token in (7, 1, 2, 3)] == [0, 1, 1, 1]
+    assert forest.count(tree, [7, 1, 2, 3]) == 0
+    check(forest, [tree])
+    assert (forest.stats().tokens, forest.stats().sequences) == (3, 1)
 
 
 def test_removing_a_text_that_fades_costs_no_more_than_its_budget() -> None:

@@ -1,4 +1,4 @@
-"""Step.result is the only place that waits for the device."""
+"""Step.result is the only place that waits for the device; of the drafters, see test_passes."""
 
 from __future__ import annotations
 

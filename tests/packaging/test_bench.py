@@ -17,6 +17,7 @@ from app.cli import main
 from app.failures import SettingsError
 from app.modes import speculation
 from tests.conftest import Server
+from tests.random_head import random_head
 
 
 @pytest.fixture
@@ -211,10 +212,14 @@ def test_the_drafters_are_measured_in_an_engine_of_their_own(
     corpus.write_text(f"{CORPUS}{long}\n{long}\n", "utf-8")
     arguments = ["bench", "drafters", "--prompts", str(prompts), "--corpus", str(corpus)]
     arguments += ["--limit", "2", "--max-tokens", "8", "--rounds", "2", "--json", str(out)]
+    head = random_head(tmp_path / "head")
+    arguments += ["--mtp", str(head), "--draft-model", "off", "--model-length", "2"]
     assert main(arguments) == 0
     result = json.loads(out.read_text("utf-8"))
     modes = result["tokens_per_step"]
-    assert set(modes) == {"none", "ngram", "suffix", "mix", "suffix, warm", "mix, warm"}
+    model_free = {"none", "ngram", "suffix", "mix", "suffix, warm", "mix, warm"}
+    models = {"mtp", "suffix or mtp", "suffix or mtp, warm", "auto", "auto, warm"}
+    assert set(modes) == model_free | models
     for name, mode in modes.items():
         assert set(mode["categories"]) == {"copy", "chat"}
         assert mode["prompts"] == 2
@@ -224,10 +229,15 @@ def test_the_drafters_are_measured_in_an_engine_of_their_own(
         assert mode["tokens_per_step"] == pytest.approx(mode["tokens"] / mode["steps"], abs=1e-4)
         assert mode["tokens_per_step"] >= 1
         assert 0 <= mode["acceptance_rate"] <= 1
-        assert (mode["drafted_per_step"] > 0) == (name != "none")
+        if "auto" not in name:
+            assert (mode["drafted_per_step"] > 0) == (name != "none")
         assert mode["drafting_cpu_s"] > 0
     assert modes["none"]["tokens_per_step"] == 1
     assert modes["ngram"]["tokens_per_step"] > 1
+    assert modes["mtp"]["drafted_per_step"] <= 2
+    assert modes["mtp"]["positions"]["mtp"][0]["rate"] < 0.5
+    assert result["cost"]["mtp"]["token_ms"] > 0
+    assert str(head.parent) not in json.dumps(result["command"])
     first, second = result["rounds"]
     assert second["acceptance_rate"] >= first["acceptance_rate"]
     assert second["tokens"] == first["tokens"]
@@ -238,6 +248,7 @@ def test_the_drafters_are_measured_in_an_engine_of_their_own(
     assert result["calls"]["suffix"]["soak_bytes"] <= result["calls"]["suffix"]["soak_limit_bytes"]
     shown = capsys.readouterr().out
     assert "Tokens per target step" in shown
+    assert "A token drafted by mtp takes" in shown
     assert "longest commit ms" in shown
 
 

@@ -163,11 +163,10 @@ def test_an_unusable_data_directory_ends_with_3(tmp_path: Path) -> None:
     "arguments", [("a\nb",), ("",), ("x" * 65,), ("\x1b[31m",), ("laptop", "--days", "9999999")]
 )
 def test_a_key_that_cannot_be_made_is_a_usage_error(
-    tmp_path: Path, arguments: tuple[str, ...]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
-    done = paceline("keys", "create", *arguments, "--data-dir", str(tmp_path / "data"))
-    assert done.returncode == 2
-    assert "Cannot make this key" in done.stderr
+    assert main(["keys", "create", *arguments, "--data-dir", str(tmp_path / "data")]) == 2
+    assert "Cannot make this key" in capsys.readouterr().err
     assert not (tmp_path / "data").exists()
 
 

@@ -10,8 +10,8 @@ import pytest
 from app.failures import SettingsError, StartError
 from app.settings import FIELDS, SECRETS, Settings, load_settings, prepare_data_dir
 from engine.config import EngineConfig
-from engine.drafters.suffix_forest import MAX_BYTES, MIN_BYTES, SuffixForest
-from engine.drafters.suffix_memory import MAX_DEPTH
+from engine.drafters.suffix.forest import MAX_BYTES, MIN_BYTES, SuffixForest
+from engine.drafters.suffix.memory import MAX_DEPTH
 
 
 def test_an_option_wins_over_the_environment_and_that_over_the_default() -> None:
@@ -31,6 +31,7 @@ def test_every_setting_is_a_variable(name: str, tmp_path: Path) -> None:
         "step_timeout_s": "30.5", "prefix_cache": "tenant", "scheduling_policy": "fcfs",
         "suffix_tree": "off", "suffix_memory_mb": "33", "suffix_depth": "33",
         "suffix_max_age_s": "33", "corpus_limit_mb": "33", "corpus_tokens": "3333",
+        "draft_vocabulary": "33", "warm_corpus": "off",
         "admin_key": "k" * 32, "console_key": "c" * 32, "data_dir": str(tmp_path),
         "cache_dir": str(tmp_path),
     }.get(name, "text")  # fmt: skip

@@ -9,7 +9,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -60,9 +62,26 @@ class Up:
         return psutil.wait_procs(self.family, timeout=10)[1]
 
 
+Start = Callable[[Path], Up]
+
+
+@dataclass(frozen=True)
+class Failed:
+    data_dir: Path
+    status: int
+    output: str
+
+
 @pytest.fixture
-def up(tmp_path: Path) -> Generator[Up]:
-    running = Up(tmp_path)
+def start() -> Generator[Start]:
+    """Starts `up` in a data directory, and ends what the test leaves."""
+    with ExitStack() as stack:
+        yield lambda data_dir: stack.enter_context(running_up(data_dir))
+
+
+@contextmanager
+def running_up(data_dir: Path) -> Generator[Up]:
+    running = Up(data_dir)
     yield running
     if running.process.poll() is None:
         running.process.send_signal(signal.SIGTERM)
@@ -71,7 +90,8 @@ def up(tmp_path: Path) -> Generator[Up]:
         process.kill()
 
 
-def test_up_serves_and_goes_down_on_ctrl_c(up: Up) -> None:
+def test_up_serves_and_goes_down_on_ctrl_c(start: Start, tmp_path: Path) -> None:
+    up = start(tmp_path)
     up.wait_until_announced()
     said = up.output()
     match = re.search(r"Admin key, shown only now: (pl-\S+)", said)
@@ -100,34 +120,32 @@ def test_up_serves_and_goes_down_on_ctrl_c(up: Up) -> None:
     assert "Traceback" not in up.output()
 
 
-def test_up_stops_everything_when_a_child_dies(up: Up) -> None:
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> Failed:
+    """The first start in a data directory, which finds no model."""
+    data_dir = tmp_path_factory.mktemp("failed")
+    running = Up(data_dir, "--model", "./no-model")
+    return Failed(data_dir, running.process.wait(60), running.output())
+
+
+def test_a_start_that_fails_has_shown_the_key_that_it_made(failed: Failed) -> None:
+    assert failed.status == 3
+    assert failed.output.count("Admin key, shown only now: pl-") == 1
+    assert "./no-model" in failed.output
+    assert "Traceback" not in failed.output
+
+
+def test_the_next_start_shows_no_key_and_stops_everything_when_a_child_dies(
+    failed: Failed, start: Start
+) -> None:
+    up = start(failed.data_dir)
     up.wait_until_announced()
+    assert "shown only now" not in up.output()
     console = next(p for p in up.family if "streamlit" in " ".join(p.cmdline()))
     os.kill(console.pid, signal.SIGKILL)
     assert up.process.wait(60) == 1
     assert "The console stopped with status -9" in up.output()
     assert not up.left_over()
-
-
-def test_the_key_is_shown_at_the_first_start_only(tmp_path: Path) -> None:
-    shown = []
-    for _ in range(2):
-        running = Up(tmp_path)
-        try:
-            running.wait_until_announced()
-            shown.append("shown only now" in running.output())
-        finally:
-            running.process.send_signal(signal.SIGTERM)
-            running.process.wait(60)
-    assert shown == [True, False]
-
-
-def test_a_start_that_fails_has_shown_the_key_that_it_made(tmp_path: Path) -> None:
-    running = Up(tmp_path, "--model", "./no-model")
-    assert running.process.wait(60) == 3
-    assert running.output().count("Admin key, shown only now: pl-") == 1
-    assert "./no-model" in running.output()
-    assert "Traceback" not in running.output()
 
 
 COUNTS = """

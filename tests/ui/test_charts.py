@@ -97,3 +97,23 @@ def test_seconds_without_a_value_stay_gaps() -> None:
     chart = charts.over_time(SECONDS, "tokens_per_s", "Tokens/s").to_dict()
     (rows,) = chart["datasets"].values()
     assert [row["value"] for row in rows] == [100.0, None]
+
+
+@pytest.mark.parametrize(
+    ("values", "dots"),
+    [
+        ([3.0], [3.0]),
+        ([None, 3.0, None, 4.0], [None, 3.0, None, 4.0]),
+        ([3.0, 4.0, None, 0.0, None], [None, None, None, 0.0, None]),
+        ([None, None], [None, None]),
+    ],
+)
+def test_a_second_between_two_gaps_is_a_dot(
+    values: list[float | None], dots: list[float | None]
+) -> None:
+    rows = [{"ago": float(at - len(values)), "D": value} for at, value in enumerate(values)]
+    chart = charts.over_time(rows, "D", "Mean D (tokens)", step=True).to_dict()
+    (layer,) = [one for one in chart["layer"] if one["mark"]["type"] == "circle"]
+    field = layer["encoding"]["y"]["field"]
+    (drawn,) = chart["datasets"].values()
+    assert [row[field] for row in drawn] == dots

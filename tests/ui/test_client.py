@@ -99,3 +99,12 @@ def test_parameters_of_a_drafter_are_changed_without_its_switch(client: Client) 
     assert {p["name"]: p["value"] for p in found["parameters"]}["max_n"] == 4
     assert found["enabled"]
     client.set_drafter("ngram", enabled=True, parameters={"max_n": 5})
+
+
+def test_a_drafter_without_a_model_cannot_be_loaded(client: Client) -> None:
+    with pytest.raises(ApiError) as refused:
+        client.load_drafter("ngram", "auto", dry_run=True)
+    assert refused.value.code == "drafter_not_loadable"
+    with pytest.raises(ApiError) as refused:
+        client.unload_drafter("eagle")
+    assert (refused.value.status, refused.value.code) == (404, "unknown_drafter")

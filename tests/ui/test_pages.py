@@ -9,6 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from tests.conftest import Server, free_port
+from ui.client import Client
 
 MAIN = Path(__file__).resolve().parents[2] / "ui" / "main.py"
 PAGES = ("app_pages/overview.py", "app_pages/chat.py", "app_pages/controller.py")
@@ -44,6 +45,34 @@ def test_the_drafters_panel_shows_the_memory_of_texts(
     page = app(monkeypatch, server.url, server.admin_key).run()
     page.switch_page("app_pages/controller.py").run()
     assert re.search(r"\d+ of \d+ MiB", text(page))
+
+
+def test_the_drafters_panel_shows_which_models_are_loaded_and_what_they_take(
+    monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    page = app(monkeypatch, server.url, server.admin_key).run()
+    page.switch_page("app_pages/controller.py").run()
+    states = re.findall(r"model, (?:not loaded|D up to \d+, [\d.,]+ [MG]iB)", text(page))
+    assert len(states) == 2  # mtp and draft_model
+
+
+def test_a_source_that_is_not_there_is_refused_beside_its_drafter(
+    monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    client = Client(server.url, server.admin_key)
+    loaded = {one["name"]: one["enabled"] for one in client.drafters()}["mtp"]
+    if loaded:
+        client.unload_drafter("mtp")
+    page = app(monkeypatch, server.url, server.admin_key).run()
+    page.switch_page("app_pages/controller.py").run()
+    try:
+        page.text_input(key="source-mtp").set_value("/no/such/folder").run()
+        page.button(key="plan-mtp").click().run()
+        assert "no such folder" in text(page)
+        assert "load-now-mtp" not in [button.key for button in page.button]
+    finally:
+        if loaded:
+            client.load_drafter("mtp", "auto")
 
 
 @pytest.mark.parametrize("path", PAGES)

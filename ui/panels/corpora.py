@@ -54,7 +54,10 @@ def _corpus(corpus: dict[str, Any]) -> None:
     facts = [
         shaping.counted(corpus["documents"], "document"),
         shaping.size(corpus["bytes"]),
-        f"loaded by {corpus['created_by']} at {shaping.day_and_clock(corpus['created_at'])} UTC",
+        "comes with Paceline for this model"
+        if corpus.get("shipped")
+        else f"loaded by {corpus['created_by']} at "
+        f"{shaping.day_and_clock(corpus['created_at'])} UTC",
     ]
     if corpus["tokens"] is not None:
         facts.insert(1, shaping.counted(corpus["tokens"], "token"))

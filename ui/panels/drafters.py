@@ -9,6 +9,7 @@ import streamlit as st
 
 from ui import chrome
 from ui.client import ApiError
+from ui.panels import model_drafters
 
 NO_CONNECTION = "No data: the API does not answer."
 REFUSED = "drafter_refused"
@@ -37,14 +38,32 @@ def show() -> None:
 
 
 def _drafter(item: dict[str, Any]) -> None:
+    """Its row, and below it what can be changed."""
+    _row(item)
+    if item.get("model"):
+        model_drafters.show(item)
+    if parameters := item.get("parameters"):
+        name = item["name"]
+        with st.expander(f"Parameters of {name}", key=f"parameters-{name}", type="compact"):
+            columns = st.columns(2, gap="small")
+            for place, parameter in enumerate(parameters):
+                with columns[place % 2]:
+                    _parameter(name, parameter)
+
+
+def _row(item: dict[str, Any]) -> None:
     name, key = item["name"], f"enable_{item['name']}"
+    own = model_drafters.facts(item) if item.get("model") else ""
+    facts = _kind(item) + _memory(item) + own
     with st.container(horizontal=True, vertical_alignment="center", key=f"row-{name}"):
         st.html(
-            f"{chrome.pill(name)} <span class='pl-note'>&nbsp;{_kind(item)}{_memory(item)}</span>",
+            f"{chrome.pill(name)} <span class='pl-note'>&nbsp;{facts}</span>",
             width="stretch",
         )
         if name == "none":
             st.html('<span class="pl-note">always on</span>', width="content")
+            return
+        if own and item["model"]["state"] != "loaded":
             return
         # The switch always shows the server's truth, also after a change elsewhere.
         st.session_state[key] = item["enabled"]
@@ -56,12 +75,6 @@ def _drafter(item: dict[str, Any]) -> None:
             args=(name,),
             width="content",
         )
-    if parameters := item.get("parameters"):
-        with st.expander(f"Parameters of {name}", key=f"parameters-{name}", type="compact"):
-            columns = st.columns(2, gap="small")
-            for place, parameter in enumerate(parameters):
-                with columns[place % 2]:
-                    _parameter(name, parameter)
 
 
 def _parameter(drafter: str, parameter: dict[str, Any]) -> None:

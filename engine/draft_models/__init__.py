@@ -1,0 +1,1 @@
+"""Drafters that are models of their own: draft models and multi-token prediction heads."""

@@ -1,0 +1,64 @@
+"""How a model drafter draws its tokens: greedy, from a law q, or with the target's own noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from engine.device import Device
+from engine.draw import Draw
+from engine.greedy import greedy
+from engine.sampling import coupled, law
+from engine.vocabulary import VocabularyMap
+
+_LEAST = torch.finfo(torch.float32).tiny
+
+
+class Drawing:
+    """Draws target ids from a drafter's logits.
+
+    A greedy request gets the most likely token; a seeded one the token that the target would draw
+    with these logits, from the same noise (see sampling.coupled); any other a fresh draw from q,
+    which is handed over with it. That noise comes from a generator of its own: the p/q rule is
+    exact only if the target's draws are independent of the drafter's."""
+
+    def __init__(self, vocabulary: VocabularyMap, device: Device) -> None:
+        self._vocabulary = vocabulary
+        self._device = device
+        self._generator = torch.Generator(device=device.torch_device)
+        self._generator.seed()
+
+    def draw(
+        self, logits: Tensor, draws: Sequence[Draw], positions: Sequence[int]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Target ids int64 [R] drawn from the drafter's logits float32 [R, W], and of the rows that
+        `carries` names, in order, the laws q float32 [S, V]; None when there are none.
+
+        positions: absolute position of the token that each row draws."""
+        vocabulary, device = self._vocabulary, self._device
+        logits = vocabulary.keep(logits)
+        if all(draw.greedy for draw in draws):
+            return vocabulary.drawn(greedy(logits)[1]), None
+        columns = greedy(logits)[1]
+        seeded = [row for row, one in enumerate(draws) if not one.greedy and one.seed is not None]
+        free = [row for row, one in enumerate(draws) if carries(one)]
+        if seeded:
+            rows, some = device.tensor(seeded, torch.int64), [draws[row] for row in seeded]
+            places = [positions[row] for row in seeded]
+            ids = None if vocabulary.whole else vocabulary.to_target
+            chosen = coupled(logits.index_select(0, rows), some, places, device, ids)
+            columns = columns.index_copy(0, rows, chosen)
+        if not free:
+            return vocabulary.drawn(columns), None
+        rows = device.tensor(free, torch.int64)
+        q = law(logits.index_select(0, rows), [draws[row] for row in free], device)
+        noise = torch.empty_like(q).exponential_(generator=self._generator).clamp_min_(_LEAST)
+        columns = columns.index_copy(0, rows, (q / noise).argmax(dim=-1))
+        return vocabulary.drawn(columns), vocabulary.spread(q)
+
+
+def carries(draw: Draw) -> bool:
+    """Whether a draft for such a request carries q."""
+    return not draw.greedy and draw.seed is None

@@ -1,0 +1,1 @@
+"""Trains drafters from a target's own answers: generate, extract, fit, evaluate."""

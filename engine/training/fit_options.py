@@ -1,0 +1,33 @@
+"""What a fit is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Options:
+    """kind: what is trained. tokens: answer tokens to train on in all, repeated where the shards
+    hold fewer. rows: answer tokens of one step. context: prompt tokens before them. depth: tokens
+    drafted in a row. decay: weight of each next one. hidden_loss: weight of the smooth L1 distance
+    between the head's output and the target's own (EAGLE, Li et al. 2024). norms: False leaves out
+    all norms but the last. layers: of a draft model. muon: whether matrices are trained with Muon
+    (Jordan et al. 2024) instead of AdamW. seconds: stop after so long, 0 never."""
+
+    kind: Literal["mtp", "draft"] = "mtp"
+    tokens: int = 4_000_000
+    rows: int = 2048
+    context: int = 192
+    depth: int = 3
+    decay: float = 0.8
+    rate: float = 2e-3
+    warm_up: float = 0.04
+    clip: float = 1.0
+    hidden_loss: float = 0.0
+    norms: bool = True
+    layers: int = 2
+    muon: bool = True
+    precision: Literal["bfloat16", "float32"] = "bfloat16"
+    seed: int = 0
+    seconds: float = 0.0

@@ -1,0 +1,153 @@
+"""The stage that trains a drafter: `python -m engine.training.fitting JOB`, also under torchrun.
+
+JOB is a file with a Fit job. The first process tells how far it is, in Lines on standard output."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from platformdirs import user_cache_path
+from torch import Tensor, nn
+
+from engine.draft_models.tied import DraftConfig
+from engine.errors import StartError
+from engine.folder import read_folder
+from engine.locate import find_model
+from engine.mtp.paceline import PacelineConfig
+from engine.trained import DRAFT_IDS, TargetFacts, TrainedConfig, save
+from engine.training.fit import fit
+from engine.training.fit_draft import DraftModel
+from engine.training.fit_mtp import MtpHead
+from engine.training.fit_options import Options
+from engine.training.fit_progress import Report
+from engine.training.job import Fit, Line, Say
+from engine.training.shards import About, paths, read
+from engine.training.vocabulary_ranking import read_ids
+
+
+def main(arguments: Sequence[str]) -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    first = os.environ.get("RANK", "0") == "0"
+
+    def tell(line: Line) -> None:
+        if first:
+            sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
+            sys.stdout.buffer.flush()
+
+    try:
+        job = read_job(arguments)
+        result = train(job, lambda stage, done, text: tell(Line(stage, done, text)), first)
+    except StartError as error:
+        tell(Line(error=error.message))
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    tell(Line(result=result))
+    return 0
+
+
+def read_job(arguments: Sequence[str]) -> Fit:
+    """The job of the one file that is named. Raises StartError."""
+    try:
+        (name,) = arguments
+        return msgspec.json.decode(Path(name).read_bytes(), type=Fit)
+    except (ValueError, OSError, msgspec.MsgspecError) as error:
+        raise StartError(
+            "bad_job",
+            f"give one file with a job of fitting, as `paceline train fit` writes it: {error}.",
+        ) from error
+
+
+def train(job: Fit, say: Say, first: bool = True) -> dict[str, Any]:
+    """Train, and write the checkpoint. first: this process is the one that writes it. Raises
+    StartError."""
+    options = options_of(job.options)
+    cache_dir = Path(job.config.cache_dir or user_cache_path("paceline"))
+    target = find_model(job.config.model, cache_dir, lambda done, text: say("model", done, text))
+    config = read_folder(target).config
+    about = read(paths(Path(job.shards))[0])[1]
+    draft_ids = read_ids(Path(job.draft_ids), int(config["vocab_size"]))
+    last: Report | None = None
+
+    def tell(report: Report) -> None:
+        nonlocal last
+        last = report
+        agreed = " ".join(f"{share:.3f}" for share in report.agreement)
+        say(
+            "fit",
+            report.tokens / options.tokens,
+            f"loss {report.loss:.3f}, agreement {agreed}, {report.tokens_per_second:,.0f} tokens/s",
+        )
+
+    say("fit", 0.0, "loading")
+    try:
+        with torch.enable_grad():  # an engine in the same process has switched it off
+            module = fit(
+                target,
+                Path(job.shards),
+                draft_ids.tolist(),
+                Path(job.run),
+                options,
+                tell,
+                checkpoint_steps=job.checkpoint_steps,
+            )
+        if first:
+            tensors = tensors_of(module) | {DRAFT_IDS: torch.from_numpy(draft_ids)}
+            facts = TargetFacts(
+                int(config["num_hidden_layers"]),
+                about.hidden,
+                int(config["vocab_size"]),
+                about.target,
+            )
+            save(Path(job.out), describe(module, options, about, facts), tensors)
+    except OSError as error:
+        raise StartError(
+            "out_not_writable",
+            f"cannot write {error.filename or job.out}: {error.strerror or error}.",
+        ) from error
+    return {"out": job.out, "last": None if last is None else msgspec.to_builtins(last)}
+
+
+def options_of(given: dict[str, Any]) -> Options:
+    """Raises StartError for options that there are not."""
+    try:
+        return msgspec.convert(given, Options)
+    except msgspec.ValidationError as error:
+        raise StartError("bad_options", f"the options of fitting do not fit: {error}.") from error
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    assert isinstance(module, MtpHead | DraftModel)
+    return module.tensors()
+
+
+def describe(
+    module: nn.Module, options: Options, about: About, target: TargetFacts
+) -> TrainedConfig:
+    """The config.json of the checkpoint."""
+    assert isinstance(module, MtpHead | DraftModel)
+    sizes = module.sizes
+    shared: dict[str, Any] = {
+        "hidden_size": sizes.hidden,
+        "heads": sizes.heads,
+        "kv_heads": sizes.kv_heads,
+        "head_dim": sizes.head_dim,
+        "intermediate_size": sizes.intermediate,
+        "rms_norm_eps": sizes.epsilon,
+        "rope_theta": sizes.theta,
+        "target": target,
+    }
+    if isinstance(module, MtpHead):
+        return PacelineConfig(**shared, taps=about.taps, norms=options.norms)
+    return DraftConfig(**shared, layers=module.layers)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,101 @@
+"""Shards of training data on disk: texts, what the target saw in them, and what it predicted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from engine.errors import StartError
+
+VERSION = 1
+PATTERN = "shard-*.safetensors"
+
+
+@dataclass(frozen=True)
+class About:
+    """What every shard of a folder has in common. taps: the target's layers whose residual stream
+    is stored. hidden: d. target: fingerprint of the target. top: K."""
+
+    taps: tuple[int, ...]
+    hidden: int
+    target: str
+    top: int
+
+
+@dataclass(frozen=True)
+class Shard:
+    """S texts of T tokens in all, A of them answers' tokens.
+
+    tokens: int32 [T]; text s is tokens[offsets[s]:offsets[s + 1]], its answer begins at its own
+    token answers[s] >= 1. features: bfloat16 [T, k * d]. For every answer token, in order: top_ids
+    int32 [A, K] and top_logprobs float16 [A, K], the K most likely tokens there and their log
+    probabilities under the target at temperature 1, the most likely first."""
+
+    tokens: Tensor
+    offsets: Tensor
+    answers: Tensor
+    features: Tensor
+    top_ids: Tensor
+    top_logprobs: Tensor
+
+
+def path_of(folder: Path, index: int) -> Path:
+    return folder / f"shard-{index:05d}.safetensors"
+
+
+def write(path: Path, shard: Shard, about: About) -> None:
+    """Write a shard in one go: it is there whole or not at all. Raises OSError."""
+    scratch = path.with_suffix(".part")
+    tensors = {name: getattr(shard, name).contiguous() for name in Shard.__dataclass_fields__}
+    told = {"version": VERSION, **about.__dict__}
+    save_file(tensors, scratch, metadata={"paceline": json.dumps(told)})
+    scratch.replace(path)
+
+
+def read(path: Path) -> tuple[Shard, About]:
+    """Read a shard. Raises StartError when the file is none."""
+    try:
+        with safe_open(path, "pt") as stored:
+            told = json.loads((stored.metadata() or {})["paceline"])
+            if told.pop("version") != VERSION:
+                raise ValueError("another version")
+            about = About(**{**told, "taps": tuple(told["taps"])})
+            shard = Shard(*(stored.get_tensor(name) for name in Shard.__dataclass_fields__))
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise StartError(
+            "training_data_broken",
+            f"{path} is no shard of training data ({error}). Run the extract stage again.",
+        ) from error
+    return shard, about
+
+
+def paths(folder: Path) -> list[Path]:
+    """The shards of a folder in order. Raises StartError when there is none."""
+    found = sorted(folder.glob(PATTERN))
+    if not found:
+        raise StartError(
+            "training_data_missing", f"{folder} has no shards. Run the extract stage first."
+        )
+    return found
+
+
+def texts(shard: Shard) -> Iterator[tuple[slice, slice, int]]:
+    """For each text: its tokens' place, its answer's place in the top arrays, and where its answer
+    begins."""
+    offsets, answers = shard.offsets.tolist(), shard.answers.tolist()
+    used = 0
+    for begin, end, answer in zip(offsets, offsets[1:], answers, strict=False):
+        count = end - begin - answer
+        yield slice(begin, end), slice(used, used + count), answer
+        used += count
+
+
+def empty_features(rows: int, width: int) -> Tensor:
+    return torch.empty((rows, width), dtype=torch.bfloat16)
