@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SETUP := $(VENV)/.installed
 # Two at most: a third server with its model would take more memory than it saves time.
-WORKERS := --numprocesses logical --maxprocesses 2 --dist loadgroup --no-loadscope-reorder
+WORKERS := --numprocesses logical --maxprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: up setup test lint format docs exactness bench lock browser clean help
 

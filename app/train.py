@@ -132,7 +132,7 @@ def whole(options: argparse.Namespace) -> int:
         raise Failure(f"Cannot make the folder {folder}: {error.strerror}.") from error
     given, made = list(options.answers), str(folder / "answers.npz")
     if not options.only_given:
-        generate(with_options(options, out=made))
+        generate(with_options(options, out=made, exclude=excluded(options)))
         given.append(made)
     elif not given:
         raise SettingsError("--only-given needs --answers: there is nothing to train on.")
@@ -153,6 +153,12 @@ def whole(options: argparse.Namespace) -> int:
             **{"mtp": "off", "draft_model": "off", name: out},
         )
     )
+
+
+def excluded(options: argparse.Namespace) -> list[str]:
+    """Files whose texts no training prompt may overlap with: what it is tested with, too."""
+    tested = [options.test_prompts] if options.test_prompts else []
+    return [*options.exclude, *(name for name in tested if name not in options.exclude)]
 
 
 def with_options(options: argparse.Namespace, **changed: Any) -> argparse.Namespace:

@@ -99,7 +99,8 @@ def add_whole(stage: argparse.ArgumentParser, kind: str) -> None:
     add_extract(stage)
     add_fit(stage)
     stage.add_argument(
-        "--test-prompts", help="JSON lines to measure it with, with categories; never trained on"
+        "--test-prompts",
+        help="JSON lines to measure it with, with categories; excluded from what is generated",
     )
     add_evaluate(stage)
     add_seed(stage)

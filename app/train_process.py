@@ -45,7 +45,7 @@ def run_fit(job: dict[str, Any], processes: int) -> dict[str, Any]:
 
 
 def _results(stage: str, command: Sequence[str], told: bytes) -> dict[str, Any]:
-    last: dict[str, Any] = {"error": None, "result": None}
+    end: dict[str, Any] = {"error": None, "result": None}
     with (
         Bars(Console(stderr=True)) as bars,
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
@@ -60,17 +60,32 @@ def _results(stage: str, command: Sequence[str], told: bytes) -> dict[str, Any]:
             pass  # it ended early; why is on its output
         try:
             for text in process.stdout:
-                last = msgspec.json.decode(text)
-                if last["stage"]:
-                    shown.update(last["stage"], last["fraction"], last["message"])
+                line = read_line(text)
+                if line is None:  # a library's own words
+                    words = text.decode(errors="replace").rstrip()
+                    bars.console.print(words, markup=False, highlight=False)
+                elif line["stage"]:
+                    shown.update(line["stage"], line["fraction"], line["message"])
+                else:
+                    end = line
         except BaseException:
             process.terminate()  # it keeps what it has
             raise
-    if last["error"]:
-        raise Failure(last["error"])
-    if last["result"] is None:
+    if end["error"]:
+        raise Failure(end["error"])
+    if end["result"] is None:
         raise Failure(f"The stage {stage} ended with status {process.returncode}; see above.")
-    return last["result"]
+    return end["result"]
+
+
+def read_line(text: bytes) -> dict[str, Any] | None:
+    """A Line of a stage (engine.training.job) by its fields; None for anything else."""
+    try:
+        line = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    fields = ("stage", "fraction", "message", "result", "error")
+    return line if isinstance(line, dict) and all(name in line for name in fields) else None
 
 
 class _Sparing:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from controller.contract import Allotment, Proposal
 from controller.lineup import COLD_ROWS, Lineup
 from controller.planner import Allocation, Choices, Table
-from controller.probing import PROBE_LENGTH, Probe, Probing, Swap, beyond
+from controller.probing import BUDGET, PROBE_LENGTH, Probe, Probing, Swap, beyond
 
 DEEPER_LENGTH = 2
 """Positions beyond a model's pass that are tried at once."""
@@ -15,17 +15,24 @@ DEEPER_LENGTH = 2
 ROWS = PROBE_LENGTH + DEEPER_LENGTH
 """A probe adds fewer rows than this to the plan's, whatever it replaces."""
 
+DOUBT, LEAST_MS = 4.0, 5.0
+LONGEST_MS = BUDGET * 30_000.0
+"""A step of a probe is charged at most DOUBT times what all of it was expected to take and LEAST_MS
+beyond that, and no more than the budget of 30 s: what stalls once, as a first call that compiles,
+says nothing of the next, and must not stop all probes for minutes."""
+
 
 class Explorer:
     """Swaps one request's draft where a probe is due and can be afforded.
 
-    A cold drafter may take steps to catch up: it is given the same request again until it has, and
-    what all of that is expected to cost is accounted for with the first."""
+    A cold drafter may take steps to catch up: it is given the same request again until it has. The
+    time that all of that is expected to take is accounted for with the first; the tokens that the
+    request's own draft would have brought, which are lost in each, step by step."""
 
     def __init__(self, probing: Probing) -> None:
         self._probing = probing
         self._pursued: tuple[int, str, int] | None = None
-        self._paid: tuple[str, float] | None = None
+        self._paid: tuple[str, float, float] | None = None  # drafter, ms expected, ms of it left
         self._probed = False
 
     def select(
@@ -63,9 +70,12 @@ class Explorer:
             left = 0 if rows.catch_up is None else rows.catch_up.item(j)
             if ids[place] == request and COLD_ROWS < left < before:
                 self._pursued, self._probed = (request, name, left), True
-                instead, _ = _gains(lineup.free, best).get(place, (None, 0.0))
+                instead, lost = _gains(lineup.free, best).get(place, (None, 0.0))
                 swap = _swap(rows, j, request, instead, best, costs, 0)
-                return None if swap is None else Probe(idle=True, swap=swap)
+                if swap is None:
+                    return None
+                self._probing.spend(_forgone_ms(instead, lost, best, costs))
+                return Probe(idle=True, swap=swap)
         return None
 
     def measured(self, proposals: Sequence[Proposal]) -> None:
@@ -74,10 +84,11 @@ class Explorer:
         if not self._probed or self._paid is None:
             return
         self._probed = False
-        name, paid = self._paid
+        name, expected, left = self._paid
         spent = sum(proposal.ms for proposal in proposals if proposal.drafter == name)
-        self._probing.spend(max(spent - paid, 0.0))
-        self._paid = (name, max(paid - spent, 0.0))
+        most = min(DOUBT * expected + LEAST_MS, LONGEST_MS)
+        self._probing.spend(min(max(spent - left, 0.0), most))
+        self._paid = (name, expected, max(left - spent, 0.0))
 
     def reset(self) -> None:
         """What was being caught up with no longer matters."""
@@ -127,7 +138,7 @@ class Explorer:
         if behind > COLD_ROWS:
             self._pursued = (ids[place], name, behind)
         if not begun:
-            self._paid, self._probed = (name, swap.ms), True
+            self._paid, self._probed = (name, swap.ms, swap.ms), True
         return swap
 
 
@@ -155,6 +166,15 @@ def _swap(
         ms = price.ms(1, length) + candidates.catch_up_ms(j)
     gain = float(candidates.survival[j, :length].sum())
     return Swap(candidates.requests[j], Allotment(request, name, length), instead, gain, ms)
+
+
+def _forgone_ms(instead: int | None, lost: float, best: Allocation, costs: Table) -> float:
+    """What a step is worth less in which the planned draft of a request is not verified, and `lost`
+    tokens are not accepted."""
+    if instead is None:
+        return 0.0
+    saved = costs.item(best.rows) - costs.item(best.rows - best.lengths.item(instead))
+    return max(0.0, lost / best.goodput - saved)
 
 
 def _gains(free: Choices, best: Allocation) -> dict[int, tuple[int, float]]:

@@ -93,6 +93,9 @@ class FlashInferAttention:
         self._planned: Event | None = None
 
     def plan(self, batch: Batch) -> Attend:
+        """It may wait for the device, until the plan before has been copied there: a third place
+        that waits, beside Step.result and Drawn.result. A model drafter plans several times in a
+        step, and the copies of a plan are enqueued behind the pass before."""
         pool, kinds, wrappers = self._pool, self._kinds, self._wrappers
         hides = any(chunk.first for chunk in batch.chunks)
         size = 1 if hides else pool.page_size

@@ -19,7 +19,7 @@ from engine.calibration import cost_key, cost_points
 from engine.compiler import Compiler
 from engine.config import EngineConfig
 from engine.device import Device, open_device
-from engine.draft_models.opening import Opened, Ready, open_at_start, with_pages
+from engine.draft_models.opening import Opened, Ready, open_at_start, pages_at_start
 from engine.draft_models.sources import AUTO, OFF
 from engine.drafters.registry import DRAFTERS
 from engine.errors import StartError
@@ -79,41 +79,42 @@ def open_target(config: EngineConfig, report: Report) -> Target:
     shape = loaded.decoder.shape
     report("load", 0.9, "Loading the drafters")
     opened = open_at_start(config, loaded, device, cache_dir)
-    pool, opened = _pool_for(config, loaded, device, opened)
+    pool = _pool_for(config, loaded, device, opened)
     attention = open_attention(config, device, pool, shape)
     executor = Executor(loaded.decoder, attention, device, config.page_size)
     text = Text(loaded.tokenizer)
     target = Target(loaded, device, pool, executor, text, cache_dir)
     for one in opened:
-        target.drafters[one.name] = Ready(one.source, with_pages(one, target, config), one.note)
+        drafter = pages_at_start(one, target, config)
+        if drafter is not None:
+            target.drafters[one.name] = Ready(one.source, drafter, one.note)
     report("load", 1.0, "Loaded the model")
     return target
 
 
-def _pool_for(
-    config: EngineConfig, loaded: Loaded, device: Device, opened: list[Opened]
-) -> tuple[KvPool, list[Opened]]:
-    """Pages for the target and its drafters; those that nobody asked for give way where memory
-    does not suffice. Raises StartError."""
-    asked = [one for one in opened if one.source != AUTO]
-    for kept in (opened, asked):
-        each = sum(one.kv_bytes_per_token(device, config.page_size) for one in kept)
-        try:
-            pool = open_pool(
-                loaded.decoder.shape,
-                device,
-                config.page_size,
-                config.kv_tokens,
-                config.memory_fraction,
-                each,
-            )
-        except StartError as error:
-            if len(kept) == len(asked):
-                raise
-            log.warning("serving without drafters that nobody asked for: %s", error.message)
-        else:
-            return pool, kept
-    raise AssertionError("one of the two was tried last")
+def _pool_for(config: EngineConfig, loaded: Loaded, device: Device, opened: list[Opened]) -> KvPool:
+    """Pages for the target and its drafters. Those that nobody asked for give way where memory
+    does not suffice: they leave the list, and the memory. Raises StartError."""
+
+    def pool() -> KvPool:
+        return open_pool(
+            loaded.decoder.shape,
+            device,
+            config.page_size,
+            config.kv_tokens,
+            config.memory_fraction,
+            sum(one.kv_bytes_per_token(device, config.page_size) for one in opened),
+        )
+
+    try:
+        return pool()
+    except StartError as error:
+        if all(one.source != AUTO for one in opened):
+            raise
+        log.warning("serving without drafters that nobody asked for: %s", error.message)
+    opened[:] = [one for one in opened if one.source != AUTO]
+    device.release()
+    return pool()
 
 
 def _load_kernels() -> None:

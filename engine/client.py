@@ -50,6 +50,9 @@ __all__ = [
 RETRY_S = 120.0
 """So long a request that was not begun waits for a new engine."""
 
+MOST_STARTS = 2
+"""So many starts may fail with what was loaded meanwhile."""
+
 log = logging.getLogger(__name__)
 
 
@@ -193,16 +196,19 @@ class EngineClient:
             self._sort_out(death)
             backoff.lived(loop.time() - since)
             self.restarts += 1
+            failed = 0
             while self.state == "restarting":
                 await asyncio.sleep(backoff.take())
                 try:
                     child, _ = await self._launch()
                 except EngineStartError as error:
                     log.error("the engine did not restart: %s", error.message)
-                    if error.code != "engine_died" and self._sources:
+                    failed += 1
+                    refused = error.code != "engine_died"
+                    if self._sources and (refused or failed >= MOST_STARTS):
                         log.error("it is tried again without the drafters loaded meanwhile")
                         self._sources = {}
-                    elif error.code != "engine_died":
+                    elif refused:
                         self.state = "failed"
                         self._fail_all()
                         return
@@ -240,8 +246,22 @@ class EngineClient:
             case Snapshot():
                 with logged("a snapshot"):
                     self._on_snapshot(message)
+                self._note_sources(message)
             case _:
                 log.warning("unexpected message from the engine: %s", type(message).__name__)
+
+    def _note_sources(self, snapshot: Snapshot) -> None:
+        """What is loaded, also by a call whose answer came too late, is for the next child too."""
+        for drafter in snapshot.drafters:
+            name, model = drafter.name, drafter.model
+            if model is None:
+                continue
+            asked = self._sources.get(name)
+            if model.state == "loaded":
+                if model.source != (getattr(self._config, name) if asked is None else asked):
+                    self._sources[name] = model.source
+            elif model.state == "unloaded" and asked is not None:
+                self._sources[name] = "off"
 
     def _note_progress(self, progress: Progress) -> None:
         self.progress = progress

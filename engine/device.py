@@ -66,6 +66,11 @@ class Device:
             return torch.cuda.mem_get_info(self.torch_device)[0]
         return available_bytes()
 
+    def release(self) -> None:
+        """Give memory that nothing holds any more back to the system."""
+        if self.is_cuda:
+            torch.cuda.empty_cache()
+
 
 def open_device(
     device: Literal["auto", "cpu", "cuda"],

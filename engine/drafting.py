@@ -214,7 +214,8 @@ class Drafting:
                 begin = time.perf_counter()
                 guarded.follow(theirs)
                 ms = 1e3 * (time.perf_counter() - begin)
-                proposals.append(Proposal(name, 0, 0, ms, guarded.take_catch_up()))
+                if rows := guarded.take_catch_up():
+                    proposals.append(Proposal(name, 0, 0, ms, rows))
         return proposals
 
     def _uses(self, request: Request, name: str) -> bool:

@@ -70,7 +70,7 @@ class Findings:
 
 class Step:
     """A step in flight. `result` waits for the device; besides only Drawn.result does, of the model
-    drafters (engine/draft_models/passes.py)."""
+    drafters (engine/draft_models/passes.py), and FlashInferAttention.plan for its last copy."""
 
     def __init__(self, batch: Batch, findings: Findings, done: Event) -> None:
         self.batch = batch

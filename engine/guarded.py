@@ -6,10 +6,13 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+import torch
+
 from controller.contract import Offer, ShadowScore
 from engine.drafters.base import Busy, Committed, Drafter, Follows, Reads, Tail, Weighty
 from engine.drafts import Draft
 from engine.request import Request
+from engine.verification import RELAX_STEPS, is_shortage
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +30,10 @@ class Guarded:
 
     It is asked for all requests at once. Those of a call that failed are asked alone from then on,
     until each has been answered; so the request that causes it costs the others no more than one
-    step's drafts. Each kind of fault is logged once."""
+    step's drafts. Each kind of fault is logged once.
+
+    A shortage of memory is nobody's fault: from then on a call gets half as many requests at most,
+    and twice as many again after every RELAX_STEPS steps without one."""
 
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
@@ -36,6 +42,10 @@ class Guarded:
         self._follows = drafter if isinstance(drafter, Follows) else None
         self.taps = self._reads.taps if self._reads is not None else ()
         self._suspects: dict[str, set[int]] = {}  # by method
+        self._most: int | None = None  # requests in a call, after a shortage
+        self._highest = 0  # requests in the largest call that met one
+        self._calm = 0  # steps since the last one
+        self._shortages = 0
         self._logged: set[tuple[str, type]] = set()
 
     @property
@@ -96,6 +106,8 @@ class Guarded:
         return self._ask("extend", ids, list(zip(requests, drafts, lengths, strict=True)), extend)
 
     def commit(self, commits: Sequence[Committed]) -> Sequence[tuple[ShadowScore, ...] | None]:
+        """Called in every step."""
+        self._relax()
         ids = [one.request.id for one in commits]
         return self._ask("commit", ids, commits, self.drafter.commit)
 
@@ -109,7 +121,13 @@ class Guarded:
         """Nothing for drafters that take in no prompts."""
         follows = self._follows
         if follows is not None:
-            self._try("follow", [], [], lambda _: follows.follow(prefills) or [])
+            ids = [request.id for request, _ in prefills]
+
+            def follow(some: Sequence[tuple[Request, int]]) -> list[None]:
+                follows.follow(some)
+                return [None] * len(some)
+
+            self._ask("follow", ids, prefills, follow)
 
     def forget(self, request: int) -> None:
         for suspects in self._suspects.values():
@@ -132,17 +150,23 @@ class Guarded:
         items: Sequence[Item],
         call: Callable[[Sequence[Item]], Sequence[Answer]],
     ) -> Sequence[Answer | None]:
-        """call's answers, one for each item. ids: the request of each item."""
-        suspects = self._suspects.get(what)
-        if not suspects or suspects.isdisjoint(ids):
+        """call's answers, one for each item. ids: the request of each item. After a shortage the
+        rest of the items goes without in this step."""
+        suspects, most = self._suspects.get(what), self._most
+        if (not suspects or suspects.isdisjoint(ids)) and (most is None or len(ids) <= most):
             return self._try(what, ids, items, call)
+        suspects, most = suspects or set(), most or len(ids)
         answers: list[Answer | None] = [None] * len(items)
         together = [place for place, request in enumerate(ids) if request not in suspects]
-        alone = [[place] for place, request in enumerate(ids) if request in suspects]
-        for places in (together, *alone):
+        parts = [together[at : at + most] for at in range(0, len(together), most)] or [[]]
+        parts += [[place] for place, request in enumerate(ids) if request in suspects]
+        shortages = self._shortages
+        for places in parts:
             some = self._try(what, [ids[at] for at in places], [items[at] for at in places], call)
             for place, answer in zip(places, some, strict=True):
                 answers[place] = answer
+            if self._shortages != shortages:
+                break
         return answers
 
     def _try(
@@ -153,6 +177,7 @@ class Guarded:
         call: Callable[[Sequence[Item]], Sequence[Answer]],
     ) -> Sequence[Answer | None]:
         """The same in one call."""
+        short = False
         try:
             answers = call(items)
             if len(answers) != len(items):
@@ -160,11 +185,37 @@ class Guarded:
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except BaseException as error:  # a panic of a compiled library is no Exception
-            self._suspects.setdefault(what, set()).update(ids)
+            answers = None
+            short = is_shortage(error)
+            if not short:
+                self._suspects.setdefault(what, set()).update(ids)
             if (what, type(error)) not in self._logged:
                 self._logged.add((what, type(error)))
                 log.exception("drafter %s: %s failed; this is logged once", self.name, what)
+        if short:  # the error is gone, and with it what kept the tensors of the call
+            self._shrink(len(items))
+        if answers is None:
             return [None] * len(items)
         if len(ids) == 1 and what in self._suspects:
             self._suspects[what].discard(ids[0])
         return answers
+
+    def _shrink(self, requests: int) -> None:
+        """A call with so many requests met a shortage of memory; one cannot be made smaller."""
+        self._shortages += 1
+        self._calm = 0
+        if requests > 1:
+            self._highest = max(self._highest, requests)
+            self._most = max(1, requests // 2)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _relax(self) -> None:
+        if self._most is None:
+            return
+        self._calm += 1
+        if self._calm >= RELAX_STEPS:
+            self._calm = 0
+            self._most *= 2
+            if self._most > self._highest:
+                self._most, self._highest = None, 0

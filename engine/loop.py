@@ -83,7 +83,8 @@ class Engine:
 
     def attach(self, drafter: Drafter) -> None:
         """One more drafter, from the next step on. ValueError when there is one of its name, or
-        when it reads hidden states that this model does not show."""
+        when it reads hidden states that this model does not show. Prompts are computed once more
+        for one that reads hidden states."""
         decoder = self.executor.decoder
         last = (decoder.shape.layers,)
         reads = isinstance(drafter, Reads)
@@ -95,7 +96,8 @@ class Engine:
         target = weight_bytes(decoder)
         rho = drafter.pass_bytes / target if isinstance(drafter, Weighty) and target else 0.0
         guarded = self.drafting.attach(drafter, rho)
-        if reads:
+        if reads:  # it can only read what is computed from now on
+            self.scheduler.forget_prefixes()
             self.executor.readers.append(guarded)
 
     def detach(self, name: str) -> Drafter | None:

@@ -139,6 +139,11 @@ class Pages:
                 del self._kept[page]
                 self._runs.add(page)
 
+    def unname_all(self) -> None:
+        """Forget the content of every page; those without a holder are free."""
+        for page in list(self._key):
+            self.unname(page)
+
     # --- inside -------------------------------------------------------------------------------
 
     def _hold(self, own: list[int], wanted: int) -> None:

@@ -134,6 +134,13 @@ class Scheduler:
         """Take note that a step of a running request is over: the pages it filled are known now."""
         self._prefix.register(request)
 
+    def forget_prefixes(self) -> None:
+        """Make what was computed so far unknown, also the pages that running requests have yet to
+        fill: whoever shares them with others from now on has computed them from the first on."""
+        self.pages.unname_all()
+        for request in self.running:
+            request.registered = self.pages.total  # more than it can fill
+
     # --- pages for those that decode ----------------------------------------------------------
 
     def _grow_decoding(self) -> None:

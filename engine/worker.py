@@ -182,8 +182,8 @@ def _loop(
                     engine.cancel(name)
                 case Call():
                     reply(message, engine, text, outbox, models)
-                case Errand(run=run):
-                    run()
+                case Errand():
+                    message.run()  # by no name of its own, which would keep what it holds
             message = inbox.get(0.0)
         worked = engine.step() or engine.upkeep()
 

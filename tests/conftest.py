@@ -12,9 +12,12 @@ import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+
+from tests.workers import Groups
 
 ROOT = Path(__file__).resolve().parent.parent
 ARTIFACTS = ROOT / "tests" / "artifacts"
@@ -27,14 +30,12 @@ FIRST = ("e2e", "packaging", "engine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What several workers (make test) leave to one of them: the tests of a file, and all that need
-    the server or a database, since each worker that needs one starts its own."""
-    for item in items:
-        folder, file = item.path.parent.name, item.path.stem
-        needs_server = "server" in getattr(item, "fixturenames", ())
-        group = "server" if needs_server else "db" if folder == "db" else f"{folder}-{file}"
-        item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=_turn)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
+    return Groups(config, log)
 
 
 def _turn(item: pytest.Item) -> int:

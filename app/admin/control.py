@@ -128,12 +128,14 @@ async def load_drafter(
     service: NamedDependency[Service],
 ) -> dict[str, Any]:
     """Load a drafter with a model of its own while requests run; it drafts from the next step on.
-    Answers when it is loaded, which is also shown by `GET /api/drafters`; with `dry_run` at once,
-    with the memory that it would take."""
+    Answers when it is loaded, which is also shown by `GET /api/drafters`; with `dry_run` with the
+    memory that it would take, for which a Hugging Face id is downloaded."""
     before = _known(service, name)
     body = LoadDrafter(name, data.source, data.dry_run)
-    if data.dry_run:
+    if data.dry_run and data.source == "auto":
         return await service.call(body)
+    if data.dry_run:  # has the server read a folder or download a model
+        return await _audited(request, service, "plan_drafter", name, before, body)
     after = await _audited(request, service, "load_drafter", name, before, body)
     service.views.drafter_changed(after)
     return after

@@ -133,7 +133,7 @@ class Library:
         async with self._changing:
             found = await self._store.delete(name)
             if self._shipped is not None and self._shipped.record.name == name:
-                self._find_shipped = self._shipped = None
+                self._shipped = None
                 found = True
             self._shelf.pop(name, None)
         self._look_again()
@@ -155,6 +155,9 @@ class Library:
                 log.debug("corpora are tried again: %s", error)
                 pause_s = REST_S
             except Exception:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise  # what a driver made of it
                 log.exception("corpora are tried again")
                 pause_s = REST_S
             with contextlib.suppress(TimeoutError):
@@ -238,16 +241,18 @@ class Library:
                     return  # what came meanwhile may be smaller than the next
 
     async def _look_for_shipped(self) -> None:
-        """Have what ships for the engine's model on the shelf."""
+        """Have what ships for the engine's model on the shelf. Looks once: the next engine serves
+        the same model."""
         hello, find = self._engine.hello, self._find_shipped
-        if find is None or hello is None or self._shipped is not None:
+        if find is None or hello is None:
             return
+        self._find_shipped = None
         try:
             found = await asyncio.to_thread(find, hello)
         except (OSError, ValueError) as error:
             log.warning("the corpus that ships cannot be read: %s", error)
-            found = None
-        if self._find_shipped is not None and found is not None:
+            return
+        if found is not None:
             self._shipped = found
             self._shelf.setdefault(found.record.name, Shelved(found.record))
 

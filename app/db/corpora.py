@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from app.db.errors import translated
 from app.db.tables import corpora, corpus_parts
+from app.db.whole import whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class CorpusStore:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
+    @whole
     async def put(self, record: CorpusRecord, parts: Sequence[bytes]) -> None:
         """Store a corpus in place of what its name held, all or nothing."""
         rows = [
@@ -46,12 +48,14 @@ class CorpusStore:
                 await connection.execute(corpora.insert(), [asdict(record)])
                 await connection.execute(corpus_parts.insert(), rows)
 
+    @whole
     async def delete(self, name: str) -> bool:
         """Whether there was one."""
         with translated(self._engine.url):
             async with self._engine.begin() as connection:
                 return await _delete(connection, name)
 
+    @whole
     async def part(self, version: str, number: int) -> bytes | None:
         """Parts are numbered from 0; None after the last, or when the version was replaced."""
         which = (corpus_parts.c.version == version) & (corpus_parts.c.part == number)
@@ -60,6 +64,7 @@ class CorpusStore:
                 return await connection.scalar(sa.select(corpus_parts.c.body).where(which))
 
     # Last, because inside this class `list` means this method in every annotation after it.
+    @whole
     async def list(self) -> list[CorpusRecord]:
         """By name."""
         with translated(self._engine.url):

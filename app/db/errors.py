@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
@@ -143,11 +144,22 @@ def is_bad_row(error: BaseException) -> bool:
 
 @contextmanager
 def translated(url: str | URL) -> Generator[None]:
-    """Raises driver errors from the body as DatabaseError."""
+    """Raises driver errors from the body as DatabaseError, but of a task that is being cancelled
+    as that: drivers make errors of their own of it, and who tries again would never end."""
     try:
         yield
     except _DRIVER_ERRORS as error:
+        if _cancelled():
+            raise asyncio.CancelledError from error
         raise explain(error, url) from error
+
+
+def _cancelled() -> bool:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop here
+        return False
+    return task is not None and task.cancelling() > 0
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

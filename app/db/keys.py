@@ -25,6 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from app.db.errors import DatabaseError, translated
 from app.db.statements import upsert
 from app.db.tables import api_keys
+from app.db.whole import whole
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +108,7 @@ class KeyStore:
         self._used: dict[str, float] = {}
         self._loading = asyncio.Lock()
 
+    @whole
     async def load(self) -> None:
         """Reads all keys; also picks up those made or revoked by another process."""
         async with self._loading:  # an older read must not overwrite a newer one

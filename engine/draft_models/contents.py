@@ -31,29 +31,26 @@ class Contents:
     entry goes when the drafter writes to the page again.
 
     The keys of filled pages are computed at the end of a step, after the drafters have heard of
-    it: `settle` notes those that are known by now. It must run before anything is written."""
+    it: `settle` notes those that are known by now. It must run once in every call of the drafter,
+    before anything is written. keyed: False where no page ever gets a key."""
 
-    def __init__(self, page_size: int) -> None:
+    def __init__(self, page_size: int, keyed: bool = True) -> None:
         self._size = page_size
+        self._keyed = keyed
         self._keys: dict[int, bytes] = {}
         self._unsettled: dict[int, Progress] = {}
 
     def settle(self) -> None:
-        """Note the pages that were sealed and whose keys are known."""
-        if not self._unsettled:
-            return
+        """Note the pages that were sealed and whose keys are known. Of pages that were given up no
+        more will be known: somebody else may write to them from now on."""
         for progress in list(self._unsettled.values()):
-            keys = progress.request.keys
-            known = min(progress.sealed, len(keys))
-            for index in range(progress.noted, known):
-                self._keys[progress.pages[index]] = keys[index]
-            progress.noted = max(progress.noted, known)
-            if progress.noted == progress.sealed:
+            self._note(progress)
+            if progress.noted == progress.sealed or progress.pages is not progress.request.pages:
                 del self._unsettled[progress.request.id]
 
     def seal(self, progress: Progress, pages: int) -> None:
         """The first `pages` pages of the request are whole."""
-        if pages > progress.sealed:
+        if self._keyed and pages > progress.sealed:
             progress.sealed = pages
             self._unsettled[progress.request.id] = progress
 
@@ -72,5 +69,13 @@ class Contents:
 
     def drop(self, request: int) -> None:
         """The request is over, or its pages were given up; what it sealed stays known."""
-        self.settle()
-        self._unsettled.pop(request, None)
+        progress = self._unsettled.pop(request, None)
+        if progress is not None:
+            self._note(progress)
+
+    def _note(self, progress: Progress) -> None:
+        keys = progress.request.keys
+        known = min(progress.sealed, len(keys))
+        for index in range(progress.noted, known):
+            self._keys[progress.pages[index]] = keys[index]
+        progress.noted = max(progress.noted, known)

@@ -41,8 +41,9 @@ class Reach(Progress):
 class DraftModelDrafter:
     """Drafts with a model of its own, which needs the text in its own keys and values.
 
-    `propose` computes what it lacks of the text, at most `chunk_rows` rows in a call, and drafts
-    for the requests of which it then lacks nothing. Prompts of requests that are likely to be
+    `propose` computes what it lacks of the text and drafts for the requests of which it then lacks
+    nothing. Those of which it lacks no more than usual get all of it, the others share
+    `chunk_rows` rows in a call. Prompts of requests that are likely to be
     drafted for are computed along with the target (`follow`). Others cost nothing; when they are to
     be drafted for, the drafter catches up first."""
 
@@ -57,7 +58,9 @@ class DraftModelDrafter:
         device: Device,
         max_draft_length: int,
         chunk_rows: int,
+        keyed: bool = True,
     ) -> None:
+        """keyed: see Contents."""
         self._model = model
         self._pool = pool
         self._max = max_draft_length
@@ -72,9 +75,10 @@ class DraftModelDrafter:
             pool.page_size,
         )
         self._nothing = torch.empty(0, dtype=device.dtype, device=device.torch_device)
-        self._contents = Contents(pool.page_size)
+        self._contents = Contents(pool.page_size, keyed)
         self._states: dict[int, Reach] = {}
         self._catch_up = 0
+        self._enqueues = device.is_cuda
 
     # --- the drafter's calls ----------------------------------------------------------------------
 
@@ -85,6 +89,7 @@ class DraftModelDrafter:
             self._states[request.id] = Reach(request)
 
     def offer(self, requests: Sequence[Request]) -> list[Offer | None]:
+        self._contents.settle()
         offers: list[Offer | None] = []
         for request in requests:
             state, most = self._state(request), self._most(request, self._max)
@@ -95,19 +100,22 @@ class DraftModelDrafter:
         return offers
 
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> list[Draft]:
+        self._contents.settle()
         drafts = [Draft()] * len(requests)
         able: list[tuple[int, int, int, Reach]] = []
         for place, (request, most) in enumerate(zip(requests, lengths, strict=True)):
             state, length = self._state(request), self._most(request, most)
             if state is not None and length > 0:
                 able.append((len(request.tokens) - state.covered, place, length, state))
-        able.sort(key=lambda one: one[0])  # those that are up to date need not wait for the others
+        able.sort(key=lambda one: one[0])
         left = self._chunk_rows
         asked: list[tuple[int, int, int, Reach]] = []
         for missing, place, length, state in able:
-            rows = min(missing, left)
-            left -= rows
-            self._catch_up += rows if self._behind(state) else 0
+            rows = missing
+            if self._behind(state):
+                rows = min(missing, left)
+                left -= rows
+                self._catch_up += rows
             if rows:
                 asked.append((length if rows == missing else 0, place, rows, state))
         if not asked:
@@ -137,6 +145,9 @@ class DraftModelDrafter:
         self._states.pop(request, None)
 
     def follow(self, prefills: Sequence[tuple[Request, int]]) -> None:
+        """Where the device computes by itself no catch-up is counted: the time of this call is not
+        that of the rows."""
+        self._contents.settle()
         left = self._chunk_rows
         asked: list[tuple[Reach, int]] = []
         for request, computed in prefills:
@@ -153,7 +164,7 @@ class DraftModelDrafter:
         self._passes.draft([self._lane(state, rows, 0) for state, rows in asked], self._nothing)
         for state, rows in asked:
             state.covered += rows
-            self._catch_up += rows
+            self._catch_up += 0 if self._enqueues else rows
             self._seal(state)
 
     # --- inside -----------------------------------------------------------------------------------
@@ -164,7 +175,6 @@ class DraftModelDrafter:
 
     def _state(self, request: Request) -> Reach | None:
         """The state of a request, begun anew when that has been given other pages."""
-        self._contents.settle()
         state = self._states.get(request.id)
         if state is None:
             return None

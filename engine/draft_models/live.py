@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from collections.abc import Callable
@@ -108,7 +109,15 @@ class LiveModels:
         work = threading.Thread(
             target=self._open, args=(body, slot, answer), name=f"load-{body.name}", daemon=True
         )
-        work.start()
+        try:
+            work.start()
+        except RuntimeError as error:
+            self._busy = ""
+            if not body.dry_run:
+                slot.source, slot.loading = "", False
+            raise RequestError(
+                "internal", f"drafter {body.name} cannot be loaded now: {error}."
+            ) from error
 
     def unload(self, body: UnloadDrafter) -> None:
         """Take it out; its requests go on without it. Raises RequestError."""
@@ -130,8 +139,7 @@ class LiveModels:
             drafter.close()
         self._target.drafters.pop(body.name, None)
         del drafter  # nothing else holds its memory
-        if self._target.device.is_cuda:
-            torch.cuda.empty_cache()
+        self._target.device.release()
         slot.source = slot.message = ""
 
     def _slot(self, name: str) -> Slot:
@@ -148,19 +156,25 @@ class LiveModels:
     # --- on a thread of its own ---------------------------------------------------------------
 
     def _open(self, body: LoadDrafter, slot: Slot, answer: Answer) -> None:
+        found = [self._tried(body, slot)]
+        if isinstance(found[0], RequestError) and not body.dry_run:
+            gc.collect()  # what was half opened may refer to itself
+        self._post(lambda: self._done(body, slot, found.pop(), answer))  # and nothing else holds it
+
+    def _tried(self, body: LoadDrafter, slot: Slot) -> LoadPlan | Ready | RequestError:
         try:
-            found = self._opened(body, slot)
+            return self._opened(body, slot)
         except StartError as error:
             code = "memory_too_small" if error.code == "memory_too_small" else "drafter_unfit"
-            found = RequestError(code, error.message, "source")
+            return RequestError(code, error.message, "source")
         except (MemoryError, torch.OutOfMemoryError):
             message = f"the memory ran out while drafter {body.name} was loaded."
-            found = RequestError("memory_too_small", message, "source")
-        except Exception as error:  # a checkpoint of somebody else may break anything
+            return RequestError("memory_too_small", message, "source")
+        except BaseException as error:  # a checkpoint of somebody else may break anything, and a
+            # panic of a compiled library is no Exception
             log.exception("drafter %s cannot be loaded", body.name)
             message = f"{body.source} cannot be loaded ({type(error).__name__}: {error})."
-            found = RequestError("drafter_unfit", message, "source")
-        self._post(lambda: self._done(body, slot, found, answer))
+            return RequestError("drafter_unfit", message, "source")
 
     def _opened(self, body: LoadDrafter, slot: Slot) -> LoadPlan | Ready:
         target, config = self._target, self._config
@@ -192,24 +206,34 @@ class LiveModels:
         answer: Answer,
     ) -> None:
         self._busy = ""
-        if isinstance(found, LoadPlan):
-            answer(found)
-            return
-        slot.loading = False
-        if not isinstance(found, RequestError):
-            try:
-                self._engine.attach(found.drafter)
-                slot.message = found.note
-            except ValueError as error:
-                found = RequestError("drafter_unfit", f"{error}.", "source")
-            except Exception:
-                log.exception("drafter %s cannot be attached", body.name)
-                found = RequestError("internal", f"drafter {body.name} could not be attached.")
-        if isinstance(found, RequestError):
-            slot.source, slot.message = "", found.message
-            answer(found)
+        if isinstance(found, Ready):
+            result = self._attached(found, slot)
+            del found
         else:
-            answer(body.name)
+            result = found
+        if not body.dry_run:
+            slot.loading = False
+            if isinstance(result, RequestError):
+                slot.source, slot.message = "", result.message
+                self._target.device.release()
+        answer(result)
+
+    def _attached(self, ready: Ready, slot: Slot) -> str | RequestError:
+        """The name of the drafter, which is closed when the engine does not take it."""
+        drafter = ready.drafter
+        try:
+            self._engine.attach(drafter)
+        except ValueError as error:
+            refusal = RequestError("drafter_unfit", f"{error}.", "source")
+        except Exception:
+            log.exception("drafter %s cannot be attached", drafter.name)
+            refusal = RequestError("internal", f"drafter {drafter.name} could not be attached.")
+        else:
+            slot.message = ready.note
+            return drafter.name
+        if isinstance(drafter, Weighty):
+            drafter.close()
+        return refusal
 
 
 def too_large(plan: LoadPlan, device: str) -> StartError:

@@ -44,7 +44,9 @@ class MtpDrafter:
         pool: KvPool,
         device: Device,
         max_draft_length: int,
+        keyed: bool = True,
     ) -> None:
+        """keyed: see Contents."""
         self.taps = head.taps
         self._head = head
         self._device = device
@@ -58,7 +60,7 @@ class MtpDrafter:
         self._ends = torch.empty(
             (pool.pages, self._width), dtype=device.dtype, device=device.torch_device
         )  # hidden state of the last token of each page
-        self._contents = Contents(pool.page_size)
+        self._contents = Contents(pool.page_size, keyed)
         self._states: dict[int, Hiddens] = {}
 
     # --- the drafter's calls ----------------------------------------------------------------------
@@ -72,6 +74,7 @@ class MtpDrafter:
             self._states[request.id] = Hiddens(request, rows=rows)
 
     def offer(self, requests: Sequence[Request]) -> list[Offer | None]:
+        self._contents.settle()
         return [
             Offer(request.id, self.name, most)
             if (most := self._most(request, self._max)) > 0
@@ -80,6 +83,7 @@ class MtpDrafter:
         ]
 
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> list[Draft]:
+        self._contents.settle()
         drafts = [Draft()] * len(requests)
         able = [
             (length, place)
@@ -89,7 +93,6 @@ class MtpDrafter:
         if not able:
             return drafts
         able.sort(reverse=True)
-        self._contents.settle()
         states = [self._states[requests[place].id] for _, place in able]
         lanes = [
             self._lane(state, state.held, length)
@@ -129,25 +132,36 @@ class MtpDrafter:
     # --- the target's hidden states ---------------------------------------------------------------
 
     def read(self, batch: Batch, features: Tensor) -> None:
+        """A fault with one request costs what is kept of that request, of the prompts what is kept
+        of all. It is raised when the others have been read."""
         self._contents.settle()
         prompts: list[tuple[int, Chunk, Hiddens]] = []
-        try:
-            for first, chunk in zip(batch.offsets, batch.chunks, strict=True):
-                state = self._states.get(chunk.request)
-                if state is None:
-                    continue
+        fault: BaseException | None = None
+        for first, chunk in zip(batch.offsets, batch.chunks, strict=True):
+            state = self._states.get(chunk.request)
+            if state is None:
+                continue
+            try:
                 self._sync(state)
                 if state.request.decoding:
                     state.keep(chunk.start, features[first : first + len(chunk.ids)])
                 else:
                     prompts.append((first, chunk, state))
-            if prompts:
+            except BaseException as error:
+                state.lose()
+                fault = fault or error
+        if prompts:
+            try:
                 self._prefill(prompts, features)
-        except BaseException:
-            for chunk in batch.chunks:
-                if chunk.request in self._states:
-                    self._states[chunk.request].lose()
-            raise
+            except BaseException as error:
+                for _, _, state in prompts:
+                    state.lose()
+                fault = fault or error
+        if fault is not None:
+            try:
+                raise fault
+            finally:
+                del fault  # it refers to this frame, which would keep the tensors
 
     def _prefill(self, prompts: Sequence[tuple[int, Chunk, Hiddens]], features: Tensor) -> None:
         """Write the keys and values of the chunks' tokens but the first that the target computes
@@ -214,7 +228,6 @@ class MtpDrafter:
         if state is None:
             return 0
         if state.pages is not request.pages:
-            self._contents.settle()
             self._sync(state)
         known = len(request.tokens)
         if not state.up_to_date(known):
@@ -275,7 +288,9 @@ class MtpDrafter:
 
     @property
     def memory(self) -> Memory:
-        storage = (*self._pool.keys, *self._pool.values, self._ends)
+        states = list(self._states.values())  # another thread may ask
+        rows = [state.rows for state in states if state.rows is not None]
+        storage = (*self._pool.keys, *self._pool.values, self._ends, *rows)
         return Memory(self._head.bytes, sum(each.nbytes for each in storage))
 
     @property

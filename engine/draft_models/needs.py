@@ -100,5 +100,7 @@ def _of_model(
     kv_heads = int(config.get("num_key_value_heads") or heads)
     head_dim = int(config.get("head_dim") or hidden // heads)
     kv = size("num_hidden_layers", "n_layer") * 2 * kv_heads * head_dim
+    if not any(name.endswith(("lm_head.weight", "output.weight")) for name in shapes):
+        rows = rows or target.vocabulary  # a tied head is packed beside its embedding
     copied = min(rows, target.vocabulary) * hidden + 2 * target.context_length * head_dim
     return Needs(sum(map(math.prod, shapes.values())) + copied, kv)

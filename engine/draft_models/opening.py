@@ -17,7 +17,7 @@ from engine.device import Device
 from engine.draft_models.model import DraftModel
 from engine.draft_models.needs import read_needs
 from engine.draft_models.sources import AUTO, NAMES, find_source
-from engine.drafters.base import Drafter
+from engine.drafters.base import Drafter, Weighty
 from engine.errors import StartError
 from engine.kv import bytes_per_token, empty_pool
 from engine.loading import Loaded
@@ -127,16 +127,17 @@ def with_pages(opened: Opened, target: Target, config: EngineConfig) -> Drafter:
     pool, device = target.pool, target.device
     own = empty_pool(opened.shape, device, pool.pages, pool.page_size)
     attention = open_attention(config, device, own, opened.shape)
+    keyed = config.prefix_cache != "off"
     if isinstance(opened.model, DraftModel):
         from engine.draft_models.draft_model import DraftModelDrafter
 
         rows = config.chunk_rows or (2048 if device.is_cuda else 256)
         return DraftModelDrafter(
-            opened.model, attention, own, device, config.max_draft_length, rows
+            opened.model, attention, own, device, config.max_draft_length, rows, keyed
         )
     from engine.draft_models.mtp import MtpDrafter
 
-    return MtpDrafter(opened.model, attention, own, device, config.max_draft_length)
+    return MtpDrafter(opened.model, attention, own, device, config.max_draft_length, keyed)
 
 
 def open_model_drafter(name: str, source: str, target: Target, config: EngineConfig) -> Drafter:
@@ -163,11 +164,34 @@ def open_at_start(
             folder = find_source(name, source, target, cache_dir, option)
             if folder is not None:
                 opened.append(open_weights(name, source, folder, target, device, config, cache_dir))
-        except StartError as error:
-            if source != AUTO:
-                raise StartError(error.code, f"{option} {source}: {error.message}") from error
-            log.warning("serving without the drafter %s: %s", name, error.message)
+        except Exception as error:  # a family nobody has tried may fail in any way
+            found = _given_up(name, source, error, device)
+            if found is not None:
+                raise StartError(found.code, f"{option} {source}: {found.message}") from error
     return opened
+
+
+def pages_at_start(opened: Opened, target: Target, config: EngineConfig) -> Drafter | None:
+    """`with_pages` at start: None for one that nobody asked for and that gets none. Raises
+    StartError for one that was named."""
+    try:
+        return with_pages(opened, target, config)
+    except Exception as error:  # no memory, or an attention that does not serve its layers
+        found = _given_up(opened.name, opened.source, error, target.device)
+        if found is not None:
+            raise found from error
+        return None
+
+
+def _given_up(name: str, source: str, error: Exception, device: Device) -> StartError | None:
+    """What to raise; None for a drafter that nobody asked for, without which the target serves."""
+    if source == AUTO:
+        log.warning("serving without the drafter %s", name, exc_info=error)
+        device.release()
+        return None
+    if isinstance(error, StartError):
+        return error
+    return StartError("drafter_failed", f"it cannot be opened ({type(error).__name__}: {error}).")
 
 
 def plan_load(name: str, source: str, target: Target, config: EngineConfig) -> LoadPlan:
@@ -179,10 +203,20 @@ def plan_load(name: str, source: str, target: Target, config: EngineConfig) -> L
     shape, pool = target.loaded.decoder.shape, target.pool
     needs = read_needs(name, folder, shape, config.draft_vocabulary)
     size, free = target.device.dtype.itemsize, target.device.free_bytes()
+    if not target.device.is_cuda:
+        free = max(0, free - untouched_bytes(target))
     weights = needs.parameters * size
     kv = needs.kv_bytes(pool.pages, pool.page_size, size)
     fits = weights + kv <= LOAD_SHARE * free
     return LoadPlan(name, source, str(folder), weights, kv, free, fits)
+
+
+def untouched_bytes(target: Target) -> int:
+    """At most so much of what the system calls free is promised: a host gives memory to pages of
+    keys and values when they are first written."""
+    pools = sum(each.nbytes for each in (*target.pool.keys, *target.pool.values))
+    drafters = (ready.drafter for ready in target.drafters.values())
+    return pools + sum(one.memory.kv_bytes for one in drafters if isinstance(one, Weighty))
 
 
 def nothing_found(name: str) -> StartError:

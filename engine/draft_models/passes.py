@@ -43,8 +43,9 @@ class Lane:
 
 
 class Drawn:
-    """Drafts on their way to the host. `result` is the second of the two places that wait for the
-    device, beside Step.result: the target's batch is packed on the host, ids included."""
+    """Drafts on their way to the host. `result` waits for the device, as Step.result does: the
+    target's batch is packed on the host, ids included. Besides, FlashInferAttention.plan waits for
+    the plan before its own to be copied."""
 
     def __init__(
         self, lanes: Sequence[Lane], ids: Tensor, laws: Sequence[Tensor | None], done: Event

@@ -177,7 +177,7 @@ class Weighty(Protocol):
 
     def take_catch_up(self) -> int:
         """Rows of committed text that it computed since the last call, beyond those of its usual
-        drafts."""
+        drafts, where the time of the calls is that of the rows."""
         ...
 
     def close(self) -> None:

@@ -6,19 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from engine.decoder import Decoder
 from engine.huge_pages import collapse
-from engine.mtp.entry import Fuse, PlainEntry, PlainFusion
+from engine.mtp.entry import Fuse, PlainEntry, PlainFusion, keys_and_values
 from engine.mtp.head import Store
 from engine.shape import Attend, Model, Shape
 from engine.vocabulary import VocabularyMap
 
 Enter = Callable[[Tensor, Tensor, Tensor, Attend], Tensor]
 """(embeddings [T, d], hidden [T, d], positions, attend) -> the head's output [T, d]."""
+
+
+Remember = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(embeddings [T, d], hidden [T, d], positions) -> keys and values [T, Hkv, D] of the layer."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class DenseHead:
     decoder: Decoder
     entry: PlainEntry
     enter: Enter
+    remember: Remember
     join: Fuse
     taps: tuple[int, ...]
     vocabulary: VocabularyMap
@@ -47,17 +51,7 @@ class DenseHead:
         return self.enter(F.embedding(ids, self.decoder.embedding), hidden, positions, attend)
 
     def write(self, ids: Tensor, hidden: Tensor, positions: Tensor, store: Store) -> None:
-        decoder, layer, shape = self.decoder, self.decoder.layers[0], self.shape
-        x = self.entry(F.embedding(ids, decoder.embedding), hidden)
-        heads = layer.qkv(layer.input_norm(x)).view(len(ids), -1, shape.head_dim)
-        _, k, v = heads.split([shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
-        if layer.k_norm is not None:
-            k = layer.k_norm(k)
-        if layer.rope:
-            cos = decoder.cos.index_select(0, positions).unsqueeze(1)
-            sin = decoder.sin.index_select(0, positions).unsqueeze(1)
-            k = torch.addcmul(k * cos, k.roll(shape.head_dim // 2, -1), sin)
-        store(0, k, v)
+        store(0, *self.remember(F.embedding(ids, self.decoder.embedding), hidden, positions))
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.decoder.logits(hidden)
@@ -88,8 +82,10 @@ def open_dense_head(
     if decoder.embedding.device.type == "cpu":
         collapse(extents)
         decoder = _compiled(decoder, entry)
-    enter, join = _calls(decoder, entry, fusion)
-    return DenseHead(family, decoder, entry, enter, join, taps, vocabulary, parameters, size)
+    enter, remember, join = _calls(decoder, entry, fusion)
+    return DenseHead(
+        family, decoder, entry, enter, remember, join, taps, vocabulary, parameters, size
+    )
 
 
 def _compiled(decoder: Decoder, entry: PlainEntry) -> Decoder:
@@ -105,18 +101,24 @@ def _compiled(decoder: Decoder, entry: PlainEntry) -> Decoder:
     return replace(decoder, compiled=layers)
 
 
-def _calls(decoder: Decoder, entry: PlainEntry, fusion: PlainFusion | None) -> tuple[Enter, Fuse]:
+def _calls(
+    decoder: Decoder, entry: PlainEntry, fusion: PlainFusion | None
+) -> tuple[Enter, Remember, Fuse]:
     """How the head is run: by compiled layers that begin with its entry, or one by one."""
 
     def apart(embeddings: Tensor, hidden: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         return decoder.run(entry(embeddings, hidden), positions, attend)
 
+    def remembered(embeddings: Tensor, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        return keys_and_values(decoder, entry(embeddings, hidden), positions)
+
     compiled: Any = decoder.compiled
     enter: Enter = getattr(compiled, "enter", apart)
+    remember: Remember = getattr(compiled, "remember", remembered)
     if fusion is None:
-        return enter, _unchanged
+        return enter, remember, _unchanged
     fuse = getattr(compiled, "fusion", None)
-    return enter, fusion if fuse is None else fuse(fusion)
+    return enter, remember, fusion if fuse is None else fuse(fusion)
 
 
 def _unchanged(features: Tensor) -> Tensor:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from engine.decoder import Decoder
 from engine.linear import Linear
 from engine.norm import Norm
 
@@ -47,3 +49,17 @@ class PlainFusion:
             parts = features.reshape(-1, features.shape[1] // self.taps)
             features = self.norm(parts).reshape(features.shape)
         return self.project(features)
+
+
+def keys_and_values(decoder: Decoder, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values [T, Hkv, D] of the decoder's first layer for its input x [T, d]."""
+    layer, shape = decoder.layers[0], decoder.shape
+    heads = layer.qkv(layer.input_norm(x)).view(len(x), -1, shape.head_dim)
+    _, k, v = heads.split([shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
+    if layer.k_norm is not None:
+        k = layer.k_norm(k)
+    if layer.rope:
+        cos = decoder.cos.index_select(0, positions).unsqueeze(1)
+        sin = decoder.sin.index_select(0, positions).unsqueeze(1)
+        k = torch.addcmul(k * cos, k.roll(shape.head_dim // 2, -1), sin)
+    return k, v

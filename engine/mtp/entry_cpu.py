@@ -7,13 +7,13 @@ from torch import Tensor
 
 from engine.decoder import Decoder
 from engine.layers_cpu import MOST_ROWS, CpuLayers, Step, listed, product_step
-from engine.mtp.entry import Fuse, PlainEntry, PlainFusion
+from engine.mtp.entry import Fuse, PlainEntry, PlainFusion, keys_and_values
 from engine.norm import MirroredNorm
 from engine.program import HEADER, STEP
 from engine.shape import Attend
 
-HIDDEN = HEADER + STEP + 2
-"""The word that takes the address of the hidden states: what the second operation reads."""
+EMBEDDINGS, HIDDEN = HEADER + 2, HEADER + STEP + 2
+"""The words that take the addresses of what the first two operations read."""
 
 
 def serves_entry(entry: PlainEntry) -> bool:
@@ -42,6 +42,23 @@ class EntryLayers(CpuLayers):
         hidden = hidden.contiguous()
         self._planned(rows).lists[0][HIDDEN] = hidden.data_ptr()
         return self._few(embeddings, positions, attend, None)
+
+    def remember(
+        self, embeddings: Tensor, hidden: Tensor, positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """embeddings and hidden [T, d] -> the layer's keys and values [T, Hkv, D], which the next
+        call overwrites."""
+        rows = len(embeddings)
+        if not self._listed or rows > MOST_ROWS:
+            return keys_and_values(self._decoder, self._entry(embeddings, hidden), positions)
+        embeddings, hidden = embeddings.contiguous(), hidden.contiguous()
+        plan = self._planned(rows)
+        plan.positions.copy_(positions)
+        words = plan.lists[0]
+        words[EMBEDDINGS], words[HIDDEN] = embeddings.data_ptr(), hidden.data_ptr()
+        self._team.run(self._body, words)
+        _, k, v = plan.qkv
+        return k, v
 
     def _begin(self, x: Tensor, normed: Tensor) -> list[Step]:
         """The operations read embeddings and hidden states where `enter` is given them."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,8 +15,9 @@ from numpy.typing import NDArray
 
 from engine.errors import RequestError, StartError
 from engine.text import Text
-from engine.training.journal import Ids, flat, offsets_of
+from engine.training.journal import UNREADABLE, Ids, flat, offsets_of
 from engine.training.prompts import read_prompts
+from engine.training.undisturbed import undisturbed
 from engine.wire import Message
 
 
@@ -53,44 +55,58 @@ class Answers:
 def write_answers(path: Path, answers: Answers, vocabulary: int, run: str) -> None:
     """Write the file in one go. run: what its content depends on. Raises OSError."""
     kind = np.uint16 if vocabulary <= 1 << 16 else np.uint32
+    arrays: dict[str, NDArray[np.generic]] = {
+        "prompts": flat(answers.prompts).astype(kind),
+        "prompt_offsets": offsets_of(answers.prompts),
+        "prompt_index": answers.prompt_index.astype(np.uint32),
+        "temperature": answers.temperature.astype(np.float16),
+        "offsets": offsets_of(answers.tokens),
+        "tokens": flat(answers.tokens).astype(kind),
+        "tokenizer": np.array(answers.tokenizer),
+        "run": np.array(run),
+    }
+    write_arrays(path, arrays)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
+    """Write a compressed .npz of exactly this name: it is there whole or not at all. Raises
+    OSError."""
     scratch = path.with_name(path.name + ".tmp")
-    with scratch.open("wb") as file:
-        np.savez_compressed(
-            file,
-            prompts=flat(answers.prompts).astype(kind),
-            prompt_offsets=offsets_of(answers.prompts),
-            prompt_index=answers.prompt_index.astype(np.uint32),
-            temperature=answers.temperature.astype(np.float16),
-            offsets=offsets_of(answers.tokens),
-            tokens=flat(answers.tokens).astype(kind),
-            tokenizer=np.array(answers.tokenizer),
-            run=np.array(run),
-        )
-    os.replace(scratch, path)
+    try:
+        with undisturbed():
+            with zipfile.ZipFile(scratch, "w", zipfile.ZIP_DEFLATED) as stored:
+                for name, array in arrays.items():
+                    with stored.open(f"{name}.npy", "w", force_zip64=True) as file:
+                        np.lib.format.write_array(file, array, allow_pickle=False)
+            os.replace(scratch, path)
+    except OSError:
+        with suppress(OSError):
+            scratch.unlink()
+        raise
 
 
 def read_answers(path: Path, text: Text, vocabulary: int, prompts: str = "") -> Answers:
     """Read a file of answers. prompts: the JSON lines that prompt_index counts, for a file that
     has no prompts of its own. Raises StartError when it is none, or of another tokenizer."""
-    arrays = _arrays(path)
+    arrays = read_arrays(path)
     try:
         offsets = arrays["offsets"].astype(np.int64)
         index = arrays["prompt_index"].astype(np.int64)
         temperature = arrays["temperature"].astype(np.float64)
-        tokens = _cut(path, arrays["tokens"], offsets, vocabulary)
+        tokens = cut(path, arrays["tokens"], offsets, vocabulary)
         if "prompts" in arrays:
             places = arrays["prompt_offsets"].astype(np.int64)
-            asked = _cut(path, arrays["prompts"], places, vocabulary)
+            asked = cut(path, arrays["prompts"], places, vocabulary)
         else:
             asked = _rendered(path, text, prompts, vocabulary)
     except KeyError as error:
-        raise _broken(path, f"it lacks the array {error}") from None
+        raise broken(path, f"it lacks the array {error}") from None
     except (ValueError, TypeError) as error:
-        raise _broken(path, str(error)) from None
+        raise broken(path, str(error)) from None
     if not len(tokens) == len(index) == len(temperature):
-        raise _broken(path, "prompt_index, temperature and offsets differ in length")
+        raise broken(path, "prompt_index, temperature and offsets differ in length")
     if len(index) and not 0 <= index.min() <= index.max() < len(asked):
-        raise _broken(
+        raise broken(
             path, f"prompt_index goes to {index.max()}, and there are {len(asked)} prompts"
         )
     tokenizer = str(arrays["tokenizer"]) if "tokenizer" in arrays else ""
@@ -123,41 +139,44 @@ def read_corpus(name: str, vocabulary: int) -> list[list[int]]:
     if not name:
         return []
     path = Path(name)
-    arrays = _arrays(path)
+    arrays = read_arrays(path)
     try:
         offsets = arrays["offsets"].astype(np.int64)
-        texts = _cut(path, arrays["tokens"], offsets, vocabulary)
+        texts = cut(path, arrays["tokens"], offsets, vocabulary)
     except KeyError as error:
-        raise _broken(path, f"it lacks the array {error}") from None
+        raise broken(path, f"it lacks the array {error}") from None
+    except (ValueError, TypeError) as error:
+        raise broken(path, str(error)) from None
     return [text.tolist() for text in texts if len(text)]
 
 
 def run_of(path: Path) -> str:
     """What the content of a file depends on, as it was written; "" if it does not say."""
-    arrays = _arrays(path)
+    arrays = read_arrays(path)
     return str(arrays["run"]) if "run" in arrays else ""
 
 
-def _arrays(path: Path) -> dict[str, NDArray[np.generic]]:
+def read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
+    """All arrays of an .npz. Raises StartError."""
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+    except UNREADABLE as error:
         raise StartError(
             "answers_unreadable", f"cannot read answers from {path}: {error}."
         ) from None
 
 
-def _cut(
+def cut(
     path: Path, flat: NDArray[np.generic], offsets: NDArray[np.int64], vocabulary: int
 ) -> list[Ids]:
     if flat.ndim != 1 or flat.dtype.kind not in "iu" or offsets.ndim != 1 or not len(offsets):
-        raise _broken(path, "tokens and prompts must be rows of whole numbers, with offsets")
+        raise broken(path, "tokens and prompts must be rows of whole numbers, with offsets")
     if offsets[0] != 0 or (np.diff(offsets) < 0).any() or offsets[-1] != len(flat):
-        raise _broken(path, "offsets must rise from 0 to the number of tokens")
+        raise broken(path, "offsets must rise from 0 to the number of tokens")
     ids = flat.astype(np.int32)
     if len(ids) and not 0 <= ids.min() <= ids.max() < vocabulary:
-        raise _broken(path, f"it has ids outside of the model's 0 to {vocabulary - 1}")
+        raise broken(path, f"it has ids outside of the model's 0 to {vocabulary - 1}")
     return [ids[begin:end] for begin, end in pairwise(offsets)]
 
 
@@ -177,7 +196,7 @@ def _rendered(path: Path, text: Text, prompts: str, vocabulary: int) -> list[Ids
         raise StartError("template_unusable", f"{prompts}: {error.message}") from error
 
 
-def _broken(path: Path, reason: str) -> StartError:
+def broken(path: Path, reason: str) -> StartError:
     return StartError(
         "answers_broken", f"{path} is no file of answers: {reason}. Generate it again."
     )

@@ -61,14 +61,16 @@ class Asking:
         stage: str,
         say: Say,
     ) -> None:
-        """Answer into the journal what it lacks of these numbers."""
+        """Answer into the journal what it lacks of these numbers. What the engine fails to answer
+        is still lacking then, and is asked again by the next run."""
         missing = [number for number in numbers if number not in journal.texts]
         total, done = max(1, len(numbers)), len(numbers) - len(missing)
         made, begin = 0, time.monotonic()
 
         def answered(number: int, tokens: list[int]) -> None:
             nonlocal done, made
-            journal.add(number, tokens)
+            if tokens:
+                journal.add(number, tokens)
             done += 1
             made += len(tokens)
             rate = made / max(time.monotonic() - begin, 1e-9)

@@ -8,9 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import StartError
+from engine.training.answers import broken, cut, read_arrays, write_arrays
+from engine.training.journal import flat, offsets_of
 
 MOST_TOKENS = 900_000
-MOST_BYTES = 2 * 1024 * 1024
+MOST_VOCABULARY = 1 << 31
+"""Ids are stored in 32 bits."""
 
 
 def pick(
@@ -40,25 +43,25 @@ def make_corpus(
     """Write `tokens` and `offsets` of the picked answers as a compressed .npz; how many answers and
     tokens they are. answers: an .npz with prompt_index, tokens and offsets, as `generate` makes it.
     Raises StartError."""
+    arrays = read_arrays(answers)
     try:
-        with np.load(answers, allow_pickle=False) as arrays:
-            prompts, tokens = arrays["prompt_index"], arrays["tokens"]
-            offsets = arrays["offsets"].astype(np.int64)
-    except (OSError, KeyError, ValueError) as error:
+        prompts = arrays["prompt_index"].astype(np.int64)
+        texts = cut(answers, arrays["tokens"], arrays["offsets"].astype(np.int64), MOST_VOCABULARY)
+    except KeyError as error:
+        raise broken(answers, f"it lacks the array {error}") from None
+    except (ValueError, TypeError) as error:
+        raise broken(answers, str(error)) from None
+    if prompts.shape != (len(texts),):
+        raise broken(answers, "prompt_index and offsets differ in length")
+    lengths = np.array([len(text) for text in texts], np.int64)
+    kept = [texts[place] for place in pick(prompts, lengths, most_tokens, seed).tolist()]
+    row = flat(kept)
+    kind = np.uint16 if int(row.max(initial=0)) < 2**16 else np.uint32
+    ends = offsets_of(kept).astype(np.uint32)
+    try:
+        write_arrays(out, {"tokens": row.astype(kind), "offsets": ends})
+    except OSError as error:
         raise StartError(
-            "bad_answers",
-            f"{answers} is not a file of answers with prompt_index, tokens and offsets: {error}.",
+            "out_not_writable", f"cannot write {out}: {error.strerror or error}."
         ) from error
-    places = pick(prompts, np.diff(offsets), most_tokens, seed)
-    parts = [tokens[offsets[place] : offsets[place + 1]] for place in places.tolist()]
-    ends = np.cumsum([0, *map(len, parts)], dtype=np.uint32)
-    kind = np.uint16 if int(tokens.max(initial=0)) < 2**16 else np.uint32
-    row = np.concatenate([*parts, np.zeros(0, tokens.dtype)]).astype(kind)
-    np.savez_compressed(out, tokens=row, offsets=ends)
-    if out.stat().st_size > MOST_BYTES:
-        raise StartError(
-            "corpus_too_large",
-            f"{out} has {out.stat().st_size:,} bytes, above {MOST_BYTES:,}. Take fewer than "
-            f"{most_tokens:,} tokens.",
-        )
-    return len(parts), len(row)
+    return len(kept), len(row)

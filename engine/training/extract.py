@@ -14,6 +14,7 @@ from engine.decoder import Decoder
 from engine.draw import Draw
 from engine.errors import StartError
 from engine.pages import Pages
+from engine.training.model_digest import template_digest, weights_digest
 from engine.training.shards import About, Shard, path_of, read, write
 
 TOP = 64
@@ -36,9 +37,9 @@ def extract(
 ) -> int:
     """Write the shards of the texts (tokens, where the answer begins) that are not there yet.
 
-    Texts go to shards in their order, so an interrupted run goes on where it stopped. Returns how
-    many shards there are. Raises StartError when the folder holds shards of other data, or when
-    the model cannot tell its inner states."""
+    Texts go to shards in their order, so an interrupted run goes on where it stopped. fingerprint:
+    of the target's tokenizer. Returns how many shards there are. Raises StartError when the folder
+    holds shards of other data, cannot be written, or the model cannot tell its inner states."""
     decoder = target.executor.decoder
     if not isinstance(decoder, Decoder):
         raise StartError(
@@ -46,7 +47,14 @@ def extract(
             "hidden states are extracted from dense Llama-like models only (docs/training.md).",
         )
     folder.mkdir(parents=True, exist_ok=True)
-    about = About(tuple(taps), decoder.shape.hidden, fingerprint, TOP)
+    about = About(
+        tuple(taps),
+        decoder.shape.hidden,
+        fingerprint,
+        TOP,
+        weights_digest(target.loaded.path),
+        template_digest(target.text),
+    )
     groups = _groups(sequences)
     total = sum(len(tokens) for tokens, _ in sequences)
     done = 0

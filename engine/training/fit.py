@@ -4,6 +4,7 @@ One process, or several under torchrun, each on its own share of the shards."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import time
@@ -21,7 +22,7 @@ from engine.training.fit_options import Options
 from engine.training.fit_progress import Recent, Report, State
 from engine.training.fit_start import build
 from engine.training.fit_world import World
-from engine.training.shards import paths, read
+from engine.training.shards import About, about_all, paths
 
 Tell = Callable[[Report], None]
 
@@ -40,13 +41,14 @@ def fit(
     target ids that it may draft. Raises StartError when the data or the target do not fit."""
     world = World()
     files = paths(shards)
-    about = read(files[0])[1]
+    about = about_all(files)
     device = world.device
     torch.manual_seed(options.seed)
     module = build(target, about, draft_ids, options).to(device)
     rates = _optimisers(module, options)
     folder.mkdir(parents=True, exist_ok=True)
-    state = State(folder / "checkpoint.pt", {**asdict(options), "draft_ids": len(draft_ids)})
+    run = asdict(options) | _data(about, files, draft_ids) | {"processes": world.size}
+    state = State(folder / "checkpoint.pt", run)
     state.load(module, rates, device)
     mine = files[world.rank :: world.size] or files
     begin = time.perf_counter()
@@ -86,6 +88,20 @@ def fit(
                 )
             state.epoch, state.place = state.epoch + 1, 0
     return module
+
+
+def _data(about: About, files: Sequence[Path], draft_ids: Sequence[int]) -> dict[str, object]:
+    """What the run is trained on, by name."""
+    return {
+        "draft_ids": hashlib.sha256(json.dumps(list(draft_ids)).encode()).hexdigest(),
+        "taps": list(about.taps),
+        "hidden": about.hidden,
+        "top": about.top,
+        "tokenizer": about.target,
+        "weights": about.weights,
+        "template": about.template,
+        "shards": [[path.name, path.stat().st_size] for path in files],
+    }
 
 
 def _step(

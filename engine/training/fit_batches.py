@@ -22,7 +22,8 @@ class Rows:
 
     Row of slot j has token t_j, the target's features of slot j - 1, and predicts t_{j + 1}.
     tokens: int64 [B, P + Q + depth - 1], the rows' tokens and those that follow the last of them.
-    features: bfloat16 [B, P + Q, k * d]. known: bool [B, P + Q], False for padding. teacher: int64
+    features: bfloat16 [B, P + Q + 1, k * d]: one row more than tokens have, for what the target saw
+    at the last row's own slot. known: bool [B, P + Q], False for padding. teacher: int64
     [B, Q + depth - 1], which row of the top arrays tells what follows query row i, -1 where the
     text is over. top_ids int64 [A, K] and top_logprobs float32 [A, K]."""
 
@@ -67,28 +68,34 @@ def batches(
     shuffled = list(paths)
     order.shuffle(shuffled)
     for first in range(0, len(shuffled), WINDOW):
-        shards = [read(path)[0] for path in shuffled[first : first + WINDOW]]
-        found = [
-            text
-            for shard in shards
-            for place in texts(shard)
-            if (text := _Text(shard, *place)).rows
-        ]
-        order.shuffle(found)
-        groups: list[list[_Text]] = []
-        # Similar lengths are batched together inside stretches of the shuffled order.
-        stretch = max(1, 16 * rows // (1 + sum(one.rows for one in found) // len(found)))
-        for begin in range(0, len(found), stretch):
-            group: list[_Text] = []
-            for one in sorted(found[begin : begin + stretch], key=lambda text: text.rows):
-                if group and one.rows * (len(group) + 1) > rows:
-                    groups.append(group)
-                    group = []
-                group.append(one)
-            groups.append(group)
-        order.shuffle(groups)
-        for group in groups:
-            yield _pack(group, context, depth)
+        # The shards of a window are freed with its generator, before the next are read.
+        yield from _window(shuffled[first : first + WINDOW], rows, context, depth, order)
+
+
+def _window(
+    paths: Sequence[Path], rows: int, context: int, depth: int, order: random.Random
+) -> Iterator[Rows]:
+    shards = [read(path)[0] for path in paths]
+    found = [
+        text for shard in shards for place in texts(shard) if (text := _Text(shard, *place)).rows
+    ]
+    if not found:
+        return
+    order.shuffle(found)
+    groups: list[list[_Text]] = []
+    # Similar lengths are batched together inside stretches of the shuffled order.
+    stretch = max(1, 16 * rows // (1 + sum(one.rows for one in found) // len(found)))
+    for begin in range(0, len(found), stretch):
+        group: list[_Text] = []
+        for one in sorted(found[begin : begin + stretch], key=lambda text: text.rows):
+            if group and one.rows * (len(group) + 1) > rows:
+                groups.append(group)
+                group = []
+            group.append(one)
+        groups.append(group)
+    order.shuffle(groups)
+    for group in groups:
+        yield _pack(group, context, depth)
 
 
 def _pack(group: list[_Text], context: int, depth: int) -> Rows:
@@ -96,7 +103,7 @@ def _pack(group: list[_Text], context: int, depth: int) -> Rows:
     width = max(one.rows for one in group)
     count, size = len(group), group[0].shard.features.shape[1]
     tokens = torch.zeros(count, before + width + depth - 1, dtype=torch.int64)
-    features = torch.zeros(count, before + width, size, dtype=torch.bfloat16)
+    features = torch.zeros(count, before + width + 1, size, dtype=torch.bfloat16)
     known = torch.zeros(count, before + width, dtype=torch.bool)
     teacher = torch.full((count, width + depth - 1), -1)
     ids: list[Tensor] = []
@@ -109,7 +116,7 @@ def _pack(group: list[_Text], context: int, depth: int) -> Rows:
         own = seen + one.rows
         following = min(own + depth - 1, one.place.stop - first)
         tokens[index, begin : begin + following] = shard.tokens[first : first + following]
-        features[index, begin : begin + own] = shard.features[first - 1 : first - 1 + own]
+        features[index, begin : begin + own + 1] = shard.features[first - 1 : first + own]
         known[index, begin : begin + own] = True
         # Answer token i is told by row i of the answer's top arrays; row 0 tells the first.
         teacher[index, : one.rows] = torch.arange(used, used + one.rows)

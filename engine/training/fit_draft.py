@@ -106,7 +106,7 @@ class DraftModel(nn.Module):
             self.columns,
         )
         text, place = kept // width, kept % width
-        return [(taught, outputs, text * total + context + place + 1)]
+        return [(taught, outputs, text * rows.features.shape[1] + context + place + 1)]
 
     def _linear(self, name: str, x: Tensor) -> Tensor:
         return F.linear(x, self.weights[name.replace(".", "/")])

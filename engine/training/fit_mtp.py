@@ -97,7 +97,7 @@ class MtpHead(nn.Module):
         rows of rows.features flattened that hold what the target saw at the predicted token - 1."""
         sizes, context = self.sizes, rows.context
         width = rows.known.shape[1] - context
-        fed = self._fuse(rows.features)
+        fed = self._fuse(rows.features[:, :-1])
         x = self._input(rows.tokens[:, : context + width], fed)
         normed = self._norm("layer.input_norm", x)
         key = turned(self._heads("layer.k_proj", normed, sizes.kv_heads), 0, sizes.theta)
@@ -135,7 +135,8 @@ class MtpHead(nn.Module):
                 self.columns,
             )
             text, place = kept // width, kept % width
-            found.append((taught, outputs, text * (context + width) + context + place + step + 1))
+            stride = rows.features.shape[1]
+            found.append((taught, outputs, text * stride + context + place + step + 1))
         return found
 
     def _fuse(self, features: Tensor) -> Tensor:

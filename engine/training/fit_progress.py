@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import torch
 from torch import nn
 
 from engine.errors import StartError
+from engine.training.undisturbed import undisturbed
 
 
 @dataclass(frozen=True)
@@ -25,45 +28,69 @@ class Report:
 
 
 class State:
-    """Where the run is, on disk."""
+    """Where the run is, on disk. run: what its course depends on, by name: plain values."""
 
-    def __init__(self, path: Path, options: Mapping[str, object]) -> None:
+    def __init__(self, path: Path, run: Mapping[str, object]) -> None:
         self._path = path
-        self._options = {name: value for name, value in options.items() if name != "seconds"}
+        self._run = {name: value for name, value in run.items() if name != "seconds"}
         self.step = self.tokens = self.epoch = self.place = 0
 
     def load(
         self, module: nn.Module, rates: Sequence[torch.optim.Optimizer], device: torch.device
     ) -> None:
+        """Take up the run where the checkpoint stands, if there is one. Raises StartError."""
         if not self._path.exists():
             return
-        stored = torch.load(self._path, map_location=device, weights_only=True)
-        if stored["options"] != self._options:
-            changed = [
-                name
-                for name, value in self._options.items()
-                if stored["options"].get(name) != value
-            ]
+        try:
+            stored = torch.load(self._path, map_location=device, weights_only=True)
+            before = dict(stored["run"])
+            changed = {*before, *self._run} if before.keys() != self._run.keys() else set()
+            changed |= {name for name, value in self._run.items() if before.get(name) != value}
+            if not changed:
+                module.load_state_dict(stored["module"])
+                for rate, one in zip(rates, stored["rates"], strict=True):
+                    rate.load_state_dict(one)
+                self.step, self.tokens, self.epoch, self.place = map(int, stored["place"])
+        except torch.OutOfMemoryError:
+            raise
+        except (
+            OSError, RuntimeError, EOFError, ValueError, TypeError, KeyError, AttributeError,
+            IndexError, pickle.UnpicklingError,
+        ) as error:  # fmt: skip
+            raise StartError(
+                "checkpoint_broken",
+                f"{self._path} cannot be read ({str(error)[:200]}). Remove it to train from the "
+                "start.",
+            ) from error
+        if changed:
             raise StartError(
                 "training_differs",
-                f"{self._path} belongs to a run with other options ({', '.join(changed)}). Resume "
-                "with the same ones, or choose another folder.",
+                f"{self._path} belongs to a run with other options or other data "
+                f"({', '.join(sorted(changed))}). Resume with the same ones, or choose another "
+                "folder.",
             )
-        module.load_state_dict(stored["module"])
-        for rate, one in zip(rates, stored["rates"], strict=True):
-            rate.load_state_dict(one)
-        self.step, self.tokens, self.epoch, self.place = stored["place"]
 
     def save(self, module: nn.Module, rates: Sequence[torch.optim.Optimizer]) -> None:
+        """Write the checkpoint in one go. Raises StartError."""
         scratch = self._path.with_suffix(".part")
         stored = {
-            "options": self._options,
+            "run": self._run,
             "module": module.state_dict(),
             "rates": [rate.state_dict() for rate in rates],
             "place": [self.step, self.tokens, self.epoch, self.place],
         }
-        torch.save(stored, scratch)
-        scratch.replace(self._path)
+        try:
+            with undisturbed():
+                torch.save(stored, scratch)
+                scratch.replace(self._path)
+        except (OSError, RuntimeError) as error:  # PyTorch's writer tells a full disk as the latter
+            with suppress(OSError):
+                scratch.unlink()
+            raise StartError(
+                "out_not_writable",
+                f"cannot write the checkpoint {self._path}: {str(error)[:200]}. Free space there; "
+                "the run goes on from the checkpoint before.",
+            ) from error
 
 
 class Recent:

@@ -15,11 +15,13 @@ from engine.folder import read_folder
 from engine.training.fit_draft import DraftModel
 from engine.training.fit_mtp import MtpHead, Sizes
 from engine.training.fit_options import Options
+from engine.training.model_digest import weights_digest
 from engine.training.shards import About
 
 
 def build(target: Path, about: About, draft_ids: Sequence[int], options: Options) -> nn.Module:
-    """The module to train, which begins as the target's own last layer or layers."""
+    """The module to train, which begins as the target's own last layer or layers. Raises
+    StartError when the shards are not of this target, or lack what the options need."""
     folder = read_folder(target)
     config, weights = folder.config, StoredWeights(folder.files)
 
@@ -35,6 +37,19 @@ def build(target: Path, about: About, draft_ids: Sequence[int], options: Options
             "training_data_differs",
             f"the shards hold hidden states of {about.hidden} numbers, and {target} has {d}. "
             "Extract them from this target.",
+        )
+    if about.weights != weights_digest(target):
+        raise StartError(
+            "training_data_differs",
+            f"the shards were extracted from a model with other weights than {target}. Train for "
+            "that model, or extract them from this one.",
+        )
+    if options.hidden_loss and about.taps[-1] != config["num_hidden_layers"]:
+        raise StartError(
+            "training_data_differs",
+            "--hidden-loss compares with the target's last hidden state, and the shards end with "
+            f"layer {about.taps[-1]}. Extract with --taps that end with "
+            f"{config['num_hidden_layers']}, or leave it out.",
         )
     sizes = Sizes(
         hidden=d,

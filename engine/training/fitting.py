@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import torch
 from platformdirs import user_cache_path
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from engine.draft_models.tied import DraftConfig
@@ -46,6 +47,8 @@ def main(arguments: Sequence[str]) -> int:
         result = train(job, lambda stage, done, text: tell(Line(stage, done, text)), first)
     except StartError as error:
         tell(Line(error=error.message))
+        if not first:
+            print(f"process {os.environ['RANK']}: {error.message}", file=sys.stderr, flush=True)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -107,6 +110,8 @@ def train(job: Fit, say: Say, first: bool = True) -> dict[str, Any]:
                 about.target,
             )
             save(Path(job.out), describe(module, options, about, facts), tensors)
+    except SafetensorError as error:  # a full disk
+        raise StartError("out_not_writable", f"cannot write {job.out}: {error}.") from error
     except OSError as error:
         raise StartError(
             "out_not_writable",

@@ -22,6 +22,7 @@ from engine.training.answers import Answers, run_of, write_answers
 from engine.training.asking import Asking, Question
 from engine.training.job import Generate, Say
 from engine.training.journal import Ids, Journal
+from engine.training.model_digest import template_digest, weights_digest
 from engine.training.overlap import Overlap
 from engine.training.own_prompts import Sieve, Writer
 from engine.training.prompts import frame, read_prompts, read_texts
@@ -155,6 +156,8 @@ class Generation:
         for name in ("config", "out", "prompts", "exclude", "speculation"):
             del told[name]
         told["model"] = f"{self._target.loaded.architecture} {self._target.loaded.decoder.shape}"
+        told["weights"] = weights_digest(self._target.loaded.path)
+        told["template"] = template_digest(self._target.text)
         told["tokenizer"] = self._target.text.fingerprint()
         told["texts"] = [given, excluded]
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
@@ -164,7 +167,7 @@ def collect(
     prompts: list[Ids], wanted: Sequence[tuple[int, float]], journal: Journal, tokenizer: str
 ) -> Answers:
     """The answers in order, without those that the engine could not give."""
-    given = [number for number in range(len(wanted)) if len(journal.texts[number])]
+    given = [number for number in range(len(wanted)) if len(journal.texts.get(number, ()))]
     return Answers(
         prompts=prompts,
         prompt_index=np.array([wanted[number][0] for number in given], dtype=np.int64),

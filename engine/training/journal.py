@@ -7,12 +7,14 @@ import os
 import shutil
 import time
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import StartError
+from engine.training.undisturbed import undisturbed
 
 PART_TEXTS = 128
 PART_S = 60.0
@@ -20,12 +22,17 @@ PART_S = 60.0
 
 Ids = NDArray[np.int32]
 
+UNREADABLE = (
+    OSError, ValueError, TypeError, KeyError, EOFError, AttributeError, NotImplementedError,
+    RuntimeError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What numpy raises for a file that is no whole .npz."""
+
 
 class Journal:
     """Token ids by number, in a folder that belongs to one run: `run` is what its texts depend on.
 
-    A text that was given up is kept as an empty one. Raises StartError when the folder is of
-    another run, and OSError when it cannot be written."""
+    Raises StartError when the folder is of another run, and OSError when it cannot be written."""
 
     def __init__(self, folder: Path, run: str) -> None:
         self.texts: dict[int, Ids] = {}
@@ -42,9 +49,11 @@ class Journal:
                 f"{folder} holds the beginning of a run with other options, prompts or another "
                 "model. Run it with what it was begun with, give another file, or remove it.",
             )
+        self._parts = 0
+        """Number of the next part: beyond all that there are, for some may have been removed."""
         for path in sorted(folder.glob("part-*.npz")):
             self._read(path)
-        self._parts = len(list(folder.glob("part-*.npz")))
+            self._parts = max(self._parts, _number_of(path) + 1)
 
     def add(self, number: int, tokens: list[int]) -> None:
         """Keep a text; it is on disk with the next part."""
@@ -61,16 +70,17 @@ class Journal:
         texts = [self.texts[number] for number in self._fresh]
         path = self._folder / f"part-{self._parts:06d}.npz"
         scratch = path.with_suffix(".tmp")
-        with scratch.open("wb") as file:
-            np.savez(
-                file,
-                numbers=np.array(self._fresh, dtype=np.int64),
-                offsets=offsets_of(texts),
-                tokens=flat(texts),
-            )
-        os.replace(scratch, path)
-        self._parts += 1
-        self._fresh = []
+        with undisturbed():
+            with scratch.open("wb") as file:
+                np.savez(
+                    file,
+                    numbers=np.array(self._fresh, dtype=np.int64),
+                    offsets=offsets_of(texts),
+                    tokens=flat(texts),
+                )
+            os.replace(scratch, path)
+            self._parts += 1
+            self._fresh = []
 
     @staticmethod
     def remove(folder: Path) -> None:
@@ -81,7 +91,7 @@ class Journal:
         try:
             with np.load(path, allow_pickle=False) as part:
                 numbers, offsets, tokens = part["numbers"], part["offsets"], part["tokens"]
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        except UNREADABLE as error:
             raise StartError(
                 "part_broken", f"{path} cannot be read ({error}). Remove it and run again."
             ) from error
@@ -97,6 +107,14 @@ def offsets_of(texts: list[Ids]) -> NDArray[np.int64]:
 def flat(texts: list[Ids]) -> Ids:
     """The ids of all texts, one after the other."""
     return np.concatenate([np.zeros(0, dtype=np.int32), *texts])
+
+
+def _number_of(part: Path) -> int:
+    """Raises StartError for a file that no journal wrote."""
+    digits = part.stem.removeprefix("part-")
+    if not digits.isdecimal():
+        raise StartError("part_broken", f"{part} is no part of a run. Remove it and run again.")
+    return int(digits)
 
 
 def _run_of(about: Path) -> str:

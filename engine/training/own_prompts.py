@@ -25,7 +25,7 @@ SHARE = 0.8
 """Of the tries, what is expected to be kept before any is seen."""
 
 Fill = Callable[[range, Callable[[int], Question]], None]
-"""Answers into the journal what it lacks of these numbers."""
+"""Answers into the journal what it lacks of these numbers; what fails is still lacking then."""
 
 
 class Sieve:
@@ -67,7 +67,8 @@ class Writer:
             more = max(LEAST_MORE, round(1.05 * (wanted - len(kept)) / share))
             tries = range(tried, min(most, tried + more))
             fill(tries, self.question)
-            written = (self.read(journal.texts[number].tolist()) for number in tries)
+            found = (journal.texts[number] for number in tries if number in journal.texts)
+            written = (self.read(tokens.tolist()) for tokens in found)
             kept.extend(text for text in written if sieve.keeps(text))
             tried = tries.stop
         return kept[:wanted]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,20 +14,25 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from engine.errors import StartError
+from engine.training.undisturbed import undisturbed
 
-VERSION = 1
+VERSION = 2
 PATTERN = "shard-*.safetensors"
+_BROKEN = (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)
 class About:
     """What every shard of a folder has in common. taps: the target's layers whose residual stream
-    is stored. hidden: d. target: fingerprint of the target. top: K."""
+    is stored. hidden: d. target: fingerprint of the target's tokenizer. top: K. weights and
+    template: which target it is, see model_digest."""
 
     taps: tuple[int, ...]
     hidden: int
     target: str
     top: int
+    weights: str
+    template: str
 
 
 @dataclass(frozen=True)
@@ -51,29 +57,68 @@ def path_of(folder: Path, index: int) -> Path:
 
 
 def write(path: Path, shard: Shard, about: About) -> None:
-    """Write a shard in one go: it is there whole or not at all. Raises OSError."""
+    """Write a shard in one go: it is there whole or not at all. Raises StartError."""
     scratch = path.with_suffix(".part")
     tensors = {name: getattr(shard, name).contiguous() for name in Shard.__dataclass_fields__}
     told = {"version": VERSION, **about.__dict__}
-    save_file(tensors, scratch, metadata={"paceline": json.dumps(told)})
-    scratch.replace(path)
+    try:
+        with undisturbed():
+            save_file(tensors, scratch, metadata={"paceline": json.dumps(told)})
+            scratch.replace(path)
+    except (OSError, SafetensorError) as error:
+        with suppress(OSError):
+            scratch.unlink()
+        raise StartError(
+            "out_not_writable",
+            f"cannot write {path}: {error}. Free space there and run the stage again: it goes on "
+            "after the last whole shard.",
+        ) from error
 
 
 def read(path: Path) -> tuple[Shard, About]:
     """Read a shard. Raises StartError when the file is none."""
     try:
         with safe_open(path, "pt") as stored:
-            told = json.loads((stored.metadata() or {})["paceline"])
-            if told.pop("version") != VERSION:
-                raise ValueError("another version")
-            about = About(**{**told, "taps": tuple(told["taps"])})
+            about = _about(stored.metadata())
             shard = Shard(*(stored.get_tensor(name) for name in Shard.__dataclass_fields__))
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise StartError(
-            "training_data_broken",
-            f"{path} is no shard of training data ({error}). Run the extract stage again.",
-        ) from error
+    except _BROKEN as error:
+        raise _broken(path, error) from error
     return shard, about
+
+
+def about_all(files: Sequence[Path]) -> About:
+    """What all of them have in common, from their headers. Raises StartError when they differ."""
+    found: About | None = None
+    for path in files:
+        try:
+            with safe_open(path, "pt") as stored:
+                about = _about(stored.metadata())
+        except _BROKEN as error:
+            raise _broken(path, error) from error
+        if found is not None and about != found:
+            raise StartError(
+                "training_data_differs",
+                f"{path} is of another target or other layers than {files[0]}. Extract all shards "
+                "of a folder in one run.",
+            )
+        found = about
+    assert found is not None, "a folder has shards"
+    return found
+
+
+def _about(metadata: dict[str, str] | None) -> About:
+    told = json.loads((metadata or {})["paceline"])
+    if told.pop("version") != VERSION:
+        raise ValueError("another version")
+    return About(**{**told, "taps": tuple(told["taps"])})
+
+
+def _broken(path: Path, error: Exception) -> StartError:
+    return StartError(
+        "training_data_broken",
+        f"{path} is no shard of training data ({error}). Remove it, and run the extract stage "
+        "again.",
+    )
 
 
 def paths(folder: Path) -> list[Path]:

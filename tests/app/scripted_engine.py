@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import threading
 import time
@@ -168,6 +169,9 @@ class Engine:
                 text = "drafter mtp needs 26.00 MiB for its weights; 1.00 MiB are free on cpu."
                 self._mtp = ModelState(message=text)
                 return Reply(call, None, "memory_too_small", text, "source")
+            case LoadDrafter(source="late"):
+                self._mtp = _loaded("late")
+                return Reply(call, None, "internal", "The engine did not answer in time.")
             case LoadDrafter(source="broken"):
                 return Reply(call, None, "drafter_unfit", "It lacks fuse.weight.", "source")
             case LoadDrafter(source=source):
@@ -393,6 +397,8 @@ def main() -> None:
     if config.mtp == "gone":
         engine.send(StartFailed("drafter_not_found", "There is no head here any more."))
         raise SystemExit(3)
+    if config.mtp == "deadly":
+        os.kill(os.getpid(), signal.SIGKILL)  # as for the memory that it takes
     if config.model == "no-start":
         engine.send(StartFailed("model_not_found", "There is no model here. Give another."))
         raise SystemExit(3)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sqlite3
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,21 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from engine.child import Child
-from engine.client import EngineCallError, EngineClient, EngineStartError
+from engine.client import MOST_STARTS, EngineCallError, EngineClient, EngineStartError
 from engine.config import EngineConfig
+from engine.recovery import Backoff
 from engine.wire import (
     Failed,
     Finished,
     GetCorpora,
+    LoadDrafter,
     Progress,
     Sampling,
     SetController,
     SetDrafter,
+    Snapshot,
     Submit,
+    UnloadDrafter,
 )
 from tests.app.conftest import MODEL, PROGRAM, eventually, running_api
 from tests.app.test_responses import create, receive, socket, until_end
@@ -122,6 +127,56 @@ def test_a_killed_engine_fails_running_requests_and_comes_back_with_its_settings
         assert not seen[-1].drafters[1].enabled
         events = [event async for event in engine.submit(submit("c"))]
         assert isinstance(events[-1], Finished)
+        await engine.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_drafter_that_kills_every_engine_at_its_start_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr("engine.client.Backoff", partial(Backoff, 0.01, 0.02))
+
+    async def scenario() -> None:
+        engine = client(tmp_path)
+        hello = await engine.start()
+        await engine.call(LoadDrafter("mtp", "deadly"))
+        os.kill(hello.pid, signal.SIGKILL)
+        await until(lambda: engine.restarts == 1 and engine.state == "ready")
+        events = [event async for event in engine.submit(submit("a"))]
+        assert isinstance(events[-1], Finished)
+        assert engine.hello is not None
+        os.kill(engine.hello.pid, signal.SIGKILL)
+        await until(lambda: engine.restarts == 2 and engine.state == "ready")
+        await engine.stop()
+
+    asyncio.run(scenario())
+    assert caplog.text.count("the engine did not restart") == MOST_STARTS
+    assert caplog.text.count("without the drafters loaded meanwhile") == 1
+
+
+def test_a_drafter_whose_load_was_not_waited_for_is_loaded_by_the_next_engine(tmp_path: Path):
+    async def scenario() -> None:
+        seen: list[Snapshot] = []
+
+        def state() -> tuple[str, str] | None:
+            found = next((d for s in seen[-1:] for d in s.drafters if d.name == "mtp"), None)
+            return (found.model.state, found.model.source) if found and found.model else None
+
+        engine = client(tmp_path, on_snapshot=seen.append)
+        await engine.start()
+        for source, wanted in (("late", ("loaded", "late")), ("", ("unloaded", ""))):
+            if source:
+                with pytest.raises(EngineCallError):
+                    await engine.call(LoadDrafter("mtp", source))
+            else:
+                await engine.call(UnloadDrafter("mtp"))
+            await until(lambda wanted=wanted: state() == wanted)
+            assert engine.hello is not None
+            seen.clear()
+            os.kill(engine.hello.pid, signal.SIGKILL)
+            await until(lambda: not seen and engine.state != "ready")
+            await until(lambda wanted=wanted: engine.state == "ready" and state() == wanted)
         await engine.stop()
 
     asyncio.run(scenario())

@@ -111,6 +111,12 @@ def text(*documents: str) -> Upload:
     return read_upload(lines, LINES, None)
 
 
+async def over(task: asyncio.Task[None]) -> None:
+    """End it as the service does."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 async def settled(made: Library, state: str = "ready") -> None:
     async with asyncio.timeout(20):
         while any(corpus["state"] != state for corpus in made.list()):
@@ -153,7 +159,7 @@ async def test_whatever_happens_the_engine_ends_with_what_is_stored(
             while engine.holds() != wanted:
                 await asyncio.sleep(0.002)
         assert [corpus["name"] for corpus in made.list()] == sorted(wanted)
-        running.cancel()
+        await over(running)
 
 
 async def test_what_another_server_on_the_same_database_changes_is_taken_up(
@@ -169,7 +175,7 @@ async def test_what_another_server_on_the_same_database_changes_is_taken_up(
         await other.remove("shared")
         while engine.holds():
             await asyncio.sleep(0.002)
-    running.cancel()
+    await over(running)
 
 
 @dataclass
@@ -250,7 +256,7 @@ async def test_a_corpus_that_the_engine_lost_is_given_again(database: AsyncEngin
         while engine.holds() != {"a": "abc"}:
             await asyncio.sleep(0.002)
     await settled(made)
-    running.cancel()
+    await over(running)
 
 
 @pytest.mark.parametrize("by", ["this server", "another"])
@@ -316,7 +322,7 @@ async def test_one_that_does_not_fit_is_tokenised_again_only_when_there_is_room_
     await states(large="ready", huge="failed")
     assert engine.messages == messages + 4
     assert engine.holds() == {"large": "x" * 90}
-    running.cancel()
+    await over(running)
 
 
 async def test_the_small_are_given_first_also_those_that_come_meanwhile(
@@ -337,7 +343,7 @@ async def test_the_small_are_given_first_also_those_that_come_meanwhile(
         while len(engine.holds()) < 4:
             await asyncio.sleep(0.002)
     assert list(engine.holds()) == ["c", "b", "d", "a"]
-    running.cancel()
+    await over(running)
 
 
 @pytest.mark.parametrize("parts", [1, 2])
@@ -387,7 +393,7 @@ async def test_a_long_document_comes_as_one_sequence_and_in_bounded_messages(
     await settled(made)
     assert "".join(engine.holds()["long"].split("|")) == lines
     assert len(engine.shelves.held["long"].sequences) == 1
-    running.cancel()
+    await over(running)
 
 
 async def test_a_damaged_part_fails_and_says_so(database: AsyncEngine) -> None:
@@ -400,7 +406,7 @@ async def test_a_damaged_part_fails_and_says_so(database: AsyncEngine) -> None:
     await settled(made, "failed")
     assert "damaged" in made.list()[0]["reason"]
     assert not engine.holds()
-    running.cancel()
+    await over(running)
 
 
 async def test_more_corpora_than_allowed_are_refused_and_replacing_one_is_not(

@@ -49,6 +49,16 @@ def test_a_dry_run_tells_the_memory_and_loads_nothing(api: Api) -> None:
     assert mtp(api)["model"]["state"] == "unloaded"
 
 
+def test_a_dry_run_that_reads_a_folder_is_audited_and_one_of_what_ships_is_not(own: Api) -> None:
+    def plans() -> list[str]:
+        rows = own.client.get("/api/audit").json()["audit"]
+        return [row["after"]["source"] for row in rows if row["action"] == "plan_drafter"]
+
+    post(own, "load", {"source": "auto", "dry_run": True})
+    post(own, "load", {"source": "/heads/a", "dry_run": True})
+    assert eventually(plans) == ["/heads/a"]
+
+
 def test_a_drafter_is_loaded_shown_used_and_unloaded_and_both_are_audited(own: Api) -> None:
     before = mtp(own)
     assert (before["enabled"], before["max_draft_length"]) == (False, 0)

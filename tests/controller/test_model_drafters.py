@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.acceptance import Acceptance
 from controller.contract import (
     NONE,
     Allotment,
@@ -22,7 +23,10 @@ from controller.contract import (
 from controller.controller import AdaptiveController
 from controller.cost import CostModel
 from controller.draft_cost import DraftCost, DraftPrice
-from controller.lineup import COLD_ROWS, TRUST
+from controller.exploring import DOUBT, LEAST_MS, LONGEST_MS, ROWS, Explorer
+from controller.lineup import COLD_ROWS, TRUST, Lineup, line_up
+from controller.planner import Allocation, Table, allocate
+from controller.probing import BUDGET, SHORTEST, Probing
 from tests.controller.mixed_engine import BESIDE_MS, MODEL, PLAIN_MS, SUFFIX, MixedWorld, Rates
 from tests.controller.simulated_engine import batch, offer, request
 
@@ -213,6 +217,94 @@ def test_positions_beyond_the_shared_pass_are_tried() -> None:
     """a_1 = .5 alone hardly pays at this price; what comes after it does."""
     found = world((0.42, 0.99, 0.99, 0.99), depth_ms=2.5, rho=0.25, seed=1)
     assert found.settle(1500).run(300).mean_depth(MODEL) > 3.0
+
+
+@pytest.mark.parametrize("behind", [4000, 20_000])
+def test_what_a_request_loses_while_a_model_catches_up_is_accounted_for(behind: int) -> None:
+    """Its own draft brings 6 tokens a step, and it goes without for 16 or 80 steps."""
+    found = world(
+        (0.0,), suffix=lambda r: (0.9,), behind=lambda r: behind, missing_ms=0.0, life=behind,
+        rho=0.001,
+    )  # fmt: skip
+    found.run(2500)
+    steps = sum(plan.allotments[0].drafter == MODEL for plan in found.plans)
+    assert steps >= behind // found.chunk
+    lost_ms = steps * (PLAIN_MS + BESIDE_MS - 1.0 / found.goodput)
+    probing = found.controller.report()["probing"]
+    assert isinstance(probing, dict)
+    assert probing["time_share"] > 0.8 * lost_ms / found.ms
+    assert probing["time_share"] < BUDGET or steps < 2 * behind // found.chunk
+
+
+@pytest.mark.parametrize("stall_ms", [50.0, 3000.0])
+def test_a_stall_in_a_probe_does_not_stop_probes_for_minutes(stall_ms: float) -> None:
+    probing = Probing()
+    explorer = Explorer(probing)
+    probing.elapse(60_000.0)
+    lineup, costs, best = cold(rows=300)
+    probes = [explorer.select(lineup, costs, best, [1]) for _ in range(SHORTEST)]
+    assert probes[-1] is not None
+    explorer.measured([Proposal(MODEL, 0, 0, stall_ms, 256)])
+    probing.elapse(stall_ms)
+    probing.elapse(30_000.0)
+    assert probing.affordable(0.0)
+
+
+@given(st.lists(st.floats(0.0, 1e5), min_size=1, max_size=20))
+def test_each_step_of_a_probe_is_charged_what_it_took_within_bounds(taken: list[float]) -> None:
+    probing = Noting()
+    explorer = Explorer(probing)
+    probing.elapse(600_000.0)
+    rows = 300 * len(taken)
+    lineup, costs, best = cold(rows)
+    probes = [explorer.select(lineup, costs, best, [1]) for _ in range(SHORTEST)]
+    assert probes[-1] is not None
+    assert probes[-1].swap is not None
+    expected = probes[-1].swap.ms
+    most = min(DOUBT * expected + LEAST_MS, LONGEST_MS)
+    for ms in taken:
+        explorer.measured([Proposal(MODEL, 0, 0, ms, 256)])
+        rows -= 256
+        lineup, costs, best = cold(rows)
+        explorer.resume(lineup, costs, best, [1])
+    charged = sum(probing.beyond)
+    assert charged <= len(taken) * most + 1e-6
+    assert charged <= max(0.0, sum(taken) - expected) + 1e-6
+    if max(taken) <= most:
+        assert charged == pytest.approx(max(0.0, sum(taken) - expected), abs=1e-6)
+
+
+def cold(rows: int) -> tuple[Lineup, Table, Allocation]:
+    """One request, of which a model has read all but `rows`; the plan is plain decoding."""
+    cost = CostModel(TABLE)
+    cost.expect(MODEL, RHO)
+    lineup = line_up(
+        batch(request(1)),
+        [Offer(1, MODEL, 8, catch_up=rows)],
+        Setting(),
+        {MODEL},
+        Acceptance(),
+        cost,
+        price=0.0,
+        row_price=0.0,
+        held=False,
+        blocks=lambda request: False,
+        models=(MODEL,),
+    )
+    costs = cost.verify_curve(1, ROWS, 128)
+    return lineup, costs, allocate(costs[:1], 1.0, lineup.free)
+
+
+class Noting(Probing):
+    """Notes what probes took beyond what was expected."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.beyond: list[float] = []
+
+    def spend(self, ms: float) -> None:
+        self.beyond.append(ms)
+        super().spend(ms)
 
 
 # --- cost ---------------------------------------------------------------------------------------

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 from torch import Tensor
 
-from controller.contract import NONE, DrafterInfo, Proposal, Setting, Wish
+from controller.contract import NONE, DrafterInfo, Offer, Proposal, Setting, ShadowScore, Wish
 from engine.attention import TorchAttention
 from engine.batch import Batch, Chunk, pack
+from engine.draft_models.contents import Contents, Progress
 from engine.draft_models.draft_model import DraftModelDrafter
+from engine.draft_models.hiddens import Hiddens
 from engine.draft_models.mtp import MtpDrafter
-from engine.drafters.base import Drafter
+from engine.drafters.base import Committed, Drafter
 from engine.drafts import Draft
 from engine.draw import Draw
 from engine.executor import Executor
+from engine.guarded import Guarded
 from engine.kv import KvPool
 from engine.loop import Engine
 from engine.pages import Pages
 from engine.request import Request
-from engine.scheduler import Scheduler
+from engine.scheduler import Prefill, Scheduler
 from engine.shape import Model
+from engine.verification import RELAX_STEPS
 from engine.wire import Deltas, Failed, Finished, PromptLogprobs
 from tests.engine.conformance import ATTENTIONS, CPU, Scenario, Subject, decode, request_of, tiny
 from tests.engine.model_drafters import draft_model, mtp, own_pool, tiny_head
@@ -272,7 +276,7 @@ def test_a_draft_model_that_drafted_lately_takes_in_new_prompts(subject: Subject
 
 def test_those_that_are_up_to_date_do_not_wait_for_one_that_catches_up(subject: Subject) -> None:
     serving = Serving(subject)
-    serving.attach(draft_model(subject.model, chunk_rows=8))
+    serving.attach(draft_model(subject.model, chunk_rows=4))
     serving.controller.wanted = ("draft_model", 2)
     first = serving.submit(subject.prompts[0], 8, Wish(drafter="mtp"))
     late = serving.submit([5, 6, 7], 20)
@@ -281,7 +285,216 @@ def test_those_that_are_up_to_date_do_not_wait_for_one_that_catches_up(subject: 
     assert first.drafted == 0
 
 
+def test_those_that_are_up_to_date_do_not_share_the_rows_of_the_others(subject: Subject) -> None:
+    serving = Serving(subject)
+    serving.attach(draft_model(subject.model, chunk_rows=1))
+    serving.controller.wanted = ("draft_model", 2)
+    requests = [serving.submit([5, 6, last], 12) for last in range(4)]
+    serving.steps(2)
+    assert all(request.drafted for request in requests)
+
+
+def test_rows_that_the_device_has_yet_to_compute_have_no_time(subject: Subject) -> None:
+    serving = Serving(subject)
+    drafter = serving.attach(draft_model(subject.model, chunk_rows=64))
+    serving.controller.configure(Setting(mode="pinned", drafter="draft_model"))
+    for enqueues, catch_up in ((False, len(subject.prompts[0])), (True, 0)):
+        drafter._enqueues = enqueues
+        work = Prefill(serving.submit(subject.prompts[0], 2), len(subject.prompts[0]), last=True)
+        serving.engine.scheduler.next(0.0)
+        drafter.admit(work.request)
+        proposals = serving.engine.drafting.follow([work])
+        assert sum(one.catch_up for one in proposals) == catch_up
+        assert bool(proposals) == bool(catch_up)
+        serving.engine.cancel(work.request.name)
+
+
+# --- shared prefixes ------------------------------------------------------------------------------
+
+
+def test_a_prefix_that_a_new_head_has_not_seen_is_computed_once_more(subject: Subject) -> None:
+    serving = Serving(subject)
+    prompt = subject.prompts[0]
+    pages = (len(prompt) - 1) // SIZE
+    serving.submit(prompt, 4)
+    serving.drain()
+    running = serving.submit(prompt, 40)
+    serving.steps(3)
+    drafter = serving.attach(mtp(tiny_head(subject.model)))
+    assert serving.pages.kept == 0
+    found: list[int] = []
+    for cached in (0, pages):
+        request = serving.submit(prompt, 8)
+        serving.steps(2)
+        assert request.cached_tokens == cached * SIZE
+        assert drafter._states[request.id].whole
+        found.append(request.reused)
+        serving.steps(10)
+        assert request.produced == 8
+    assert found == [0, pages]
+    serving.drain()
+    later = serving.submit(running.tokens, 4)  # the pages of the request that ran are unknown
+    serving.steps(2)
+    assert drafter._states[later.id].whole
+    serving.drain()
+
+
+def test_contents_end_with_pages_that_are_given_up() -> None:
+    contents = Contents(SIZE)
+    request = request_of(1, "1", list(range(12)), 4, Draw())
+    request.pages, request.keys = [5, 6], [b"a"]
+    progress = Progress(request, request.pages)
+    contents.seal(progress, 2)
+    request.pages = []  # put back after a step that failed
+    contents.settle()
+    other = request_of(2, "2", list(range(12)), 4, Draw())
+    other.pages, other.keys, other.reused = [5, 6], [b"a", b"b"], 2
+    assert contents.found(other) == 1
+    contents.overwrite(other.pages, SIZE, 2 * SIZE)
+    request.keys.append(b"b")
+    contents.settle()
+    assert contents.found(other) == 1
+
+
+def test_nothing_waits_for_keys_where_there_are_none() -> None:
+    contents = Contents(SIZE, keyed=False)
+    request = request_of(1, "1", list(range(12)), 4, Draw())
+    request.pages = [5, 6]
+    contents.seal(Progress(request, request.pages), 2)
+    assert not contents._unsettled
+
+
+@pytest.mark.parametrize("name", ["mtp", "draft_model"])
+def test_pages_are_noted_once_in_a_call(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    serving = Serving(subject)
+    makers = {"mtp": mtp(tiny_head(subject.model)), "draft_model": draft_model(subject.model)}
+    drafter = serving.attach(makers[name])
+    requests = [serving.submit([5, 6, last], 12) for last in range(4)]
+    serving.steps(2)
+    for request in requests:
+        serving.engine.scheduler.grow(request, 2)
+    calls: list[str] = []
+    monkeypatch.setattr(drafter._contents, "settle", lambda: calls.append("settle"))
+    assert all(drafter.offer(requests))
+    assert len(calls) == 1
+    assert all(drafter.propose(requests, [1] * 4))
+    assert len(calls) == 2
+    drafter.commit([])
+    assert len(calls) == 3
+
+
+def test_the_memory_of_a_head_counts_what_it_keeps_of_requests(subject: Subject) -> None:
+    serving = Serving(subject)
+    drafter = serving.attach(mtp(tiny_head(subject.model)))
+    empty = drafter.memory.kv_bytes
+    serving.submit(subject.prompts[0], 4)
+    serving.steps(1)
+    rows = drafter._states[1].rows
+    assert drafter.memory.kv_bytes == empty + rows.nbytes
+    serving.drain()
+    assert drafter.memory.kv_bytes == empty
+
+
 # --- faults ---------------------------------------------------------------------------------------
+
+
+class Short:
+    """A drafter that has memory for two requests in a call, and cannot follow one of them."""
+
+    name = "short"
+    kind: Literal["model_free", "model"] = "model"
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.broken: Request | None = None
+        self.followed: list[Request] = []
+
+    def admit(self, request: Request) -> None:
+        raise torch.OutOfMemoryError("no memory")
+
+    def offer(self, requests: Sequence[Request]) -> list[Offer | None]:
+        return [None] * len(requests)
+
+    def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> list[Draft]:
+        self.sizes.append(len(requests))
+        if len(requests) > 2:
+            raise torch.OutOfMemoryError("no memory")
+        return [Draft([1])] * len(requests)
+
+    def commit(self, commits: Sequence[Committed]) -> list[tuple[ShadowScore, ...]]:
+        return [()] * len(commits)
+
+    def forget(self, request: int) -> None:
+        pass
+
+    def follow(self, prefills: Sequence[tuple[Request, int]]) -> None:
+        if self.broken in [request for request, _ in prefills]:
+            raise RuntimeError("a fault of its own")
+        self.followed += [request for request, _ in prefills]
+
+
+def some_requests(count: int) -> list[Request]:
+    return [request_of(number, f"{number}", [5, 6], 4, Draw()) for number in range(count)]
+
+
+def test_a_shortage_limits_the_requests_of_a_call_for_a_while() -> None:
+    drafter, requests = Short(), some_requests(8)
+    guarded = Guarded(drafter)
+    guarded.admit(requests[0])  # says nothing of calls for many
+
+    def sizes() -> list[int]:
+        drafter.sizes.clear()
+        drafts = guarded.propose(requests, [1] * 8)
+        assert [draft is not None for draft in drafts] == [drafter.sizes[0] <= 2] * 8
+        guarded.commit([])
+        return list(drafter.sizes)
+
+    assert [sizes() for _ in range(4)] == [[8], [4], [2] * 4, [2] * 4]
+    for _ in range(RELAX_STEPS):
+        guarded.commit([])
+    assert [sizes(), sizes()] == [[4], [2] * 4]
+    for _ in range(3 * RELAX_STEPS):
+        guarded.commit([])
+    assert sizes() == [8]
+
+
+def test_a_prompt_that_cannot_be_followed_costs_the_others_one_step() -> None:
+    drafter, requests = Short(), some_requests(3)
+    guarded = Guarded(drafter)
+    drafter.broken = requests[1]
+    guarded.follow([(request, 2) for request in requests])
+    assert drafter.followed == []
+    guarded.follow([(request, 2) for request in requests])
+    assert drafter.followed == [requests[0], requests[2]]
+
+
+def test_a_request_that_cannot_be_read_costs_its_own_drafts(
+    subject: Subject, plain: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving = Serving(subject)
+    serving.attach(mtp(tiny_head(subject.model)))
+    serving.controller.wanted = ("mtp", 2)
+    requests = [serving.submit(prompt, subject.length) for prompt in subject.prompts]
+    keep = Hiddens.keep
+
+    def keeps(state: Hiddens, start: int, rows: Tensor) -> None:
+        if state.request is requests[1]:
+            raise RuntimeError("a fault of its own")
+        keep(state, start, rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Hiddens, "keep", keeps)
+        serving.steps(6)
+        before = [request.drafted for request in requests]
+        serving.steps(3)
+    running = [one for one in range(4) if one != 1 and requests[one].drafted > before[one]]
+    assert len(running) == 3
+    assert requests[1].drafted == before[1]
+    serving.drain()
+    assert requests[1].drafted > before[1]
+    assert [request.tokens for request in requests] == plain
 
 
 class Raising(MtpDrafter):

@@ -227,13 +227,16 @@ def test_what_a_request_could_have_is_what_it_gets_once_the_others_are_gone() ->
     assert pages.allocate(9, 9, shared=[0, 1, 2]) is not None
 
 
+ACTS = ["allocate", "share", "grow", "trim", "name", "release", "forget"]
+
+
 @given(st.data())
 def test_pages_add_up_through_sharing_growth_and_eviction(data: st.DataObject) -> None:
     pages = Pages(data.draw(st.integers(1, 24)), 16, in_place=data.draw(st.booleans()))
     held: dict[int, list[int]] = {}
     names = 0
     for owner in range(data.draw(st.integers(0, 40))):
-        act = data.draw(st.sampled_from(["allocate", "share", "grow", "trim", "name", "release"]))
+        act = data.draw(st.sampled_from(ACTS))
         one = data.draw(st.sampled_from(sorted(held))) if held else None
         count = data.draw(st.integers(1, 6))
         if act == "allocate" or one is None:
@@ -257,6 +260,10 @@ def test_pages_add_up_through_sharing_growth_and_eviction(data: st.DataObject) -
             elif act == "release":
                 pages.release(one)
                 del held[one]
+            elif act == "forget":
+                pages.unname_all()
+                assert pages.kept == 0
+                assert not any(pages.find(bytes([name])) for name in range(names))
         if got is not None:
             held[owner] = got
         pages.check()

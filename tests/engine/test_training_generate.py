@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from engine.build import Target
 from engine.config import EngineConfig
 from engine.errors import StartError
+from engine.text import Text
 from engine.training.answers import Answers, read_answers
-from engine.training.asking import Asking
+from engine.training.asking import Asking, Question
 from engine.training.generate import Generation, plain
 from engine.training.job import Generate, Say
+from engine.training.journal import Journal
 from engine.training.own_prompts import MOST_TRIES
+from engine.wire import Sampling
 from tests.engine.exactness import fixed
 
 PROMPTS = [
@@ -138,6 +145,25 @@ def test_what_an_interrupted_run_finished_is_not_asked_again(
     assert len(again) == found["answers"] - 4
 
 
+def test_what_the_engine_failed_to_answer_is_asked_again(
+    target: Target, config: EngineConfig, tmp_path: Path
+) -> None:
+    asking = Asking(target, config, plain())
+    prompt = tuple(target.text.encode("One, two, three"))
+    good = Question(prompt, Sampling(max_tokens=2))
+    bad = Question(prompt, Sampling(max_tokens=0))
+    journal = Journal(tmp_path / "parts", "run")
+    told: list[str] = []
+    asking.fill(
+        journal, (0, 1), (good, bad).__getitem__, "answers", lambda *line: told.append(line[2])
+    )
+    assert told[-1].startswith("2 of 2")
+    again = Journal(tmp_path / "parts", "run")
+    assert list(again.texts) == [0]
+    asking.fill(again, (0, 1), (bad, good).__getitem__, "answers", lambda *line: None)
+    assert sorted(again.texts) == [0, 1]
+
+
 def test_speculation_does_not_change_the_texts(
     target: Target, config: EngineConfig, tmp_path: Path
 ) -> None:
@@ -225,3 +251,22 @@ def test_the_identity_of_a_run_is_not_its_speed(
         for change in ({"seed": 1}, {"temperatures": (0.7,)}, {"greedy_share": 0.1})
     ]
     assert len({one._identity(PROMPTS, ()), one._identity(PROMPTS[1:], ()), *other}) == 5
+
+
+def test_the_identity_of_a_run_is_of_the_weights_and_the_template(
+    target: Target, config: EngineConfig, tmp_path: Path
+) -> None:
+    made = job(config, tmp_path / "a.npz")
+    found = {generation(target, made)._identity(PROMPTS, ())}
+    folder = tmp_path / "other"
+    folder.mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copy(target.loaded.path / name, folder / name)
+    save_file({"a": torch.ones(3)}, folder / "model.safetensors")
+    other = replace(target, loaded=replace(target.loaded, path=folder))
+    found.add(generation(other, made)._identity(PROMPTS, ()))
+    tokenizer = copy(target.loaded.tokenizer)
+    tokenizer.chat_template = "{{ messages[0]['content'] }}"
+    other = replace(target, text=Text(tokenizer))
+    found.add(generation(other, made)._identity(PROMPTS, ()))
+    assert len(found) == 3

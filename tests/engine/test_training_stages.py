@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from array import array
 from collections.abc import Sequence
 from math import prod
@@ -23,6 +24,7 @@ from engine.draft_models.tied import open_tied
 from engine.errors import StartError
 from engine.mtp.opening import open_head
 from engine.training import extract as extracting
+from engine.training import fitting
 from engine.training.answers import Answers
 from engine.training.evaluate import (
     Evaluation,
@@ -35,6 +37,7 @@ from engine.training.extract import extract
 from engine.training.extraction import check_space, check_taps, choose, default_taps, shard_bytes
 from engine.training.fitting import read_job, train
 from engine.training.job import Evaluate, Fit, Prompt
+from engine.training.model_digest import template_digest, weights_digest
 from engine.training.shards import path_of, paths, read, texts
 from engine.training.vocabulary_ranking import (
     held_out_coverage,
@@ -141,11 +144,13 @@ def test_ids_that_cannot_be_read_or_written_are_told(tmp_path: Path) -> None:
 
 
 def test_a_shard_holds_the_texts_and_what_follows_every_answer_token(
-    shards: Path, greedy: list[tuple[array[int], int]]
+    target: Target, shards: Path, greedy: list[tuple[array[int], int]]
 ) -> None:
     for path, (text, answer) in zip(paths(shards), greedy, strict=True):
         shard, about = read(path)
         assert about.taps == TAPS
+        assert about.weights == weights_digest(target.loaded.path)
+        assert about.template == template_digest(target.text) != ""
         ((place, top, begin),) = texts(shard)
         assert shard.tokens[place].tolist() == list(text)
         assert begin == answer
@@ -333,6 +338,19 @@ def test_a_file_that_is_no_job_is_told(job: Fit, tmp_path: Path) -> None:
     file.write_text("{}")
     with pytest.raises(StartError, match="paceline train fit"):
         read_job([str(file)])
+
+
+def test_every_process_under_torchrun_tells_its_error(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *told: None)  # it is the process of the tests
+    for rank, told_by in (("0", 0), ("3", 1)):
+        monkeypatch.setenv("RANK", rank)
+        assert fitting.main(["/nonexistent.json"]) == 1
+        told = capfd.readouterr()
+        assert "/nonexistent.json" in told[told_by]
+        assert not told[1 - told_by]
+    assert told.err.startswith("process 3: ")
 
 
 # --- measuring ----------------------------------------------------------------------------------

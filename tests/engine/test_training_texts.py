@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from engine.training.answers import (
     run_of,
     write_answers,
 )
+from engine.training.corpus import make_corpus
 from engine.training.journal import PART_TEXTS, Journal
 from engine.training.overlap import Overlap, words_of
 from engine.training.own_prompts import Sieve
@@ -171,6 +175,38 @@ def test_a_journal_loses_no_more_than_its_last_part(tmp_path: Path) -> None:
     assert len(Journal(tmp_path / "parts", "run").texts) == PART_TEXTS
 
 
+def test_a_part_that_was_removed_does_not_make_the_next_overwrite_another(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "parts", "run")
+    for number in range(3):
+        journal.add(number, [number])
+        journal.write()
+    (tmp_path / "parts" / "part-000001.npz").unlink()
+    again = Journal(tmp_path / "parts", "run")
+    again.add(7, [7])
+    again.write()
+    assert sorted(Journal(tmp_path / "parts", "run").texts) == [0, 2, 7]
+
+
+def test_a_signal_waits_for_the_part_that_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = os.replace
+
+    def interrupted(source: Path, goal: Path) -> None:
+        signal.raise_signal(signal.SIGINT)
+        replace(source, goal)
+
+    journal = Journal(tmp_path / "parts", "run")
+    journal.add(3, [1])
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        journal.write()
+    monkeypatch.undo()
+    assert sorted(Journal(tmp_path / "parts", "run").texts) == [3]
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
 def test_a_part_that_was_being_written_is_passed_over(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "parts", "run")
     journal.add(1, [5])
@@ -280,6 +316,57 @@ def test_a_file_that_is_no_npz_is_told(tmp_path: Path, target: Target, content: 
         read_answers(path, target.text, VOCABULARY)
     with pytest.raises(StartError, match=r"answers\.npz"):
         read_corpus(str(path), VOCABULARY)
+
+
+def test_what_is_cut_or_flipped_inside_an_npz_is_told(tmp_path: Path, target: Target) -> None:
+    path = tmp_path / "answers.npz"
+    write_answers(path, some_answers(), VOCABULARY, "")
+    whole = path.read_bytes()
+    with zipfile.ZipFile(path) as stored:
+        begin = stored.getinfo("tokens.npy").header_offset + 60
+    for broken in (
+        whole[: len(whole) // 2],
+        whole[:begin]
+        + bytes(255 - byte for byte in whole[begin : begin + 30])
+        + whole[begin + 30 :],
+    ):
+        path.write_bytes(broken)
+        for reading in (
+            lambda: read_answers(path, target.text, VOCABULARY),
+            lambda: make_corpus(path, tmp_path / "out.npz"),
+        ):
+            with pytest.raises(StartError, match=r"answers\.npz"):
+                reading()
+    np.save(path.with_suffix(""), np.arange(3))  # one array, no archive of them
+    path.with_suffix(".npy").rename(path)
+    with pytest.raises(StartError, match=r"answers\.npz"):
+        make_corpus(path, tmp_path / "out.npz")
+    assert not (tmp_path / "out.npz").exists()
+
+
+def test_a_corpus_has_the_name_it_was_given_and_is_there_whole_or_not(tmp_path: Path) -> None:
+    path = tmp_path / "answers.npz"
+    write_answers(path, some_answers(), VOCABULARY, "")
+    assert make_corpus(path, tmp_path / "corpus") == (3, 6)
+    assert read_corpus(str(tmp_path / "corpus"), VOCABULARY) == [[7, 8, 2], [9], [10, 11]]
+    (tmp_path / "full.tmp").symlink_to("/dev/full")
+    with pytest.raises(StartError, match="cannot write"):
+        make_corpus(path, tmp_path / "full")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["answers.npz", "corpus"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"prompt_index": np.array([0])}, {"offsets": np.array([0, 9])}, {"tokens": np.ones(6)}],
+)
+def test_a_corpus_is_made_of_a_sound_file_only(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = tmp_path / "answers.npz"
+    write_answers(path, some_answers(), VOCABULARY, "")
+    with np.load(path) as stored:
+        arrays = {**stored, **change}
+    np.savez(path, **arrays)
+    with pytest.raises(StartError, match=r"answers\.npz is no file of answers"):
+        make_corpus(path, tmp_path / "out.npz")
 
 
 def test_answers_are_a_corpus_too(tmp_path: Path) -> None:

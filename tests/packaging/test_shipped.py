@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from setuptools import Distribution
 
-from engine.shipped import DRAFT_MODEL, MTP, ROOT, corpus_for, marks, shipped
+from engine.shipped import CORPUS, DRAFT_MODEL, MTP, ROOT, corpus_for, marks, shipped
 
 PROJECT = ROOT.parents[1]
 MOST_BYTES = 40 * 1024 * 1024
 """Of all weights together."""
+MOST_CORPUS_BYTES = 2 * 1024 * 1024
+"""Of each target's corpus."""
 
 
 @pytest.fixture
@@ -36,6 +38,12 @@ def test_every_file_that_ships_is_in_the_wheel(packed: set[Path]) -> None:
 def test_the_weights_together_are_small() -> None:
     weights = list(ROOT.rglob("*.safetensors"))
     assert sum(path.stat().st_size for path in weights) <= MOST_BYTES
+
+
+def test_every_corpus_is_small() -> None:
+    assert marks()
+    for folder in marks():
+        assert (folder / CORPUS).stat().st_size <= MOST_CORPUS_BYTES
 
 
 def test_each_target_finds_what_ships_for_it_and_no_other_does() -> None:

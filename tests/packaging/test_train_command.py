@@ -7,15 +7,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from app.cli import main
 from app.options import build_parser
 from app.progress import Bars
-from app.train import with_options
-from app.train_process import _Sparing
+from app.train import excluded, with_options
+from app.train_process import _Sparing, read_line
 from app.train_report import show
+from engine.training.job import Line
 
 FIT = ("train", "fit", "mtp", "out", "--shards", "s", "--draft-ids", "i.npy")
 
@@ -117,6 +119,21 @@ def test_options_of_a_stage_are_those_of_the_whole_run_but_for_what_it_writes() 
     changed = with_options(whole, out="x")
     assert (changed.out, changed.seed, changed.folder) == ("x", 7, "work")
     assert not hasattr(whole, "out")
+
+
+def test_what_a_drafter_is_tested_with_is_kept_out_of_its_training() -> None:
+    parser = build_parser()
+    asked = ["train", "mtp", "work", "--exclude", "a.jsonl"]
+    assert excluded(parser.parse_args(asked)) == ["a.jsonl"]
+    for tested, expected in (("t.jsonl", ["a.jsonl", "t.jsonl"]), ("a.jsonl", ["a.jsonl"])):
+        assert excluded(parser.parse_args([*asked, "--test-prompts", tested])) == expected
+
+
+def test_what_a_library_prints_among_the_progress_is_no_line_of_it() -> None:
+    line = msgspec.json.encode(Line("fit", 0.5, "loss 2"))
+    assert read_line(line + b"\n") == msgspec.json.decode(line)
+    for other in (b"[W] a warning\n", b"\xff\xfe\n", b"\n", b"3\n", b'{"loss": 2}\n', b"null\n"):
+        assert read_line(other) is None
 
 
 def test_progress_in_a_log_is_a_line_now_and_then() -> None:

@@ -1,0 +1,28 @@
+"""How several workers (make test) share the tests."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+from xdist.scheduler.loadscope import LoadScopeScheduling
+
+ROOT = Path(__file__).resolve().parent.parent
+USES_SERVER = re.compile(r"\bserver: Server\b")
+
+
+class Groups(LoadScopeScheduling):
+    """One worker runs all tests of a file, all that need the server, or all that need a database:
+    each worker that needs one starts its own."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group(nodeid.partition("::")[0])
+
+
+@cache
+def group(file: str) -> str:
+    """The group of a test file, given by its path from the root."""
+    if file.startswith("tests/db/"):
+        return "db"
+    return "server" if USES_SERVER.search((ROOT / file).read_text("utf-8")) else file
