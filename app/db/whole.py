@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine
+from types import CoroutineType
 from typing import Any, ParamSpec, TypeVar
 
 Arguments = ParamSpec("Arguments")
@@ -13,7 +14,7 @@ Result = TypeVar("Result")
 
 def whole(
     call: Callable[Arguments, Coroutine[Any, Any, Result]],
-) -> Callable[Arguments, Coroutine[Any, Any, Result]]:
+) -> Callable[Arguments, CoroutineType[Any, Any, Result]]:
     """The call, which runs to its end when its task is cancelled; the cancellation takes effect
     then. Cancelled in its middle, a driver closes the connection, and closing one of SQLite's may
     wait for ever for a thread that has ended."""
