@@ -327,7 +327,9 @@ def test_a_head_is_loaded_used_and_unloaded_while_requests_run(
         plain = running.result()
     try:
         assert loaded.is_success, loaded.text
-        assert state()["kv_bytes"] == plan["kv_bytes"]
+        assert (
+            plan["kv_bytes"] <= state()["kv_bytes"] <= 1.01 * plan["kv_bytes"]
+        )  # and hidden states
         used = greedy(client, REPEAT, speculation={"drafter": "mtp", "draft_length": 2})
         assert used.choices[0].message.content == plain.choices[0].message.content
         counts = used.model_extra["metrics"]["speculative_decoding"]
@@ -336,5 +338,7 @@ def test_a_head_is_loaded_used_and_unloaded_while_requests_run(
         with pytest.raises(openai.BadRequestError, match="there is no drafter 'mtp'"):
             greedy(client, REPEAT, speculation={"drafter": "mtp"})
     finally:
+        if state()["state"] == "loaded":
+            post("unload")
         if shipped:
             assert post("load").is_success
