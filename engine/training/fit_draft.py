@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from engine.training.fit_batches import Rows
-from engine.training.fit_loss import Taught, soft_cross_entropy
-from engine.training.fit_mtp import Sizes, turned
+from engine.training.fit_loss import Taught
+from engine.training.fit_module import Sizes, Trained, turned
 
 
-class DraftModel(nn.Module):
+class DraftModel(Trained):
     """The target's embedding -> decoder layers -> norm -> rows of the target's head. Only the
     layers and the norm are trained."""
 
@@ -26,46 +26,14 @@ class DraftModel(nn.Module):
         columns: Tensor,
         start: Mapping[str, Tensor],
     ) -> None:
-        """embedding [V, d]; head [n, d]; columns: int64 [V], see soft_cross_entropy. start: values
-        of parameters by name; the others begin at random."""
-        super().__init__()
-        self.sizes, self.layers = sizes, layers
-        self.embedding: Tensor
-        self.head: Tensor
-        self.columns: Tensor
-        self.register_buffer("embedding", embedding)
-        self.register_buffer("head", head)
-        self.register_buffer("columns", columns)
-        d, wide = sizes.hidden, sizes.heads * sizes.head_dim
-        narrow = sizes.kv_heads * sizes.head_dim
+        """As Trained, whose parameters are named as in a checkpoint of the model."""
+        d = sizes.hidden
         shapes: dict[str, tuple[int, ...]] = {"norm": (d,)}
         for index in range(layers):
             layer = f"layers.{index}"
-            shapes |= {
-                f"{layer}.input_norm": (d,),
-                f"{layer}.q_proj": (wide, d),
-                f"{layer}.k_proj": (narrow, d),
-                f"{layer}.v_proj": (narrow, d),
-                f"{layer}.o_proj": (d, wide),
-                f"{layer}.mlp_norm": (d,),
-                f"{layer}.gate_proj": (sizes.intermediate, d),
-                f"{layer}.up_proj": (sizes.intermediate, d),
-                f"{layer}.down_proj": (d, sizes.intermediate),
-            }
-        self.weights = nn.ParameterDict()
-        for name, shape in shapes.items():
-            if name in start:
-                value = start[name].float().clone()
-            else:
-                value = torch.ones(shape) if len(shape) == 1 else torch.randn(shape) * 0.02
-            self.weights[name.replace(".", "/")] = nn.Parameter(value)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The parameters under their names in a checkpoint."""
-        return {
-            f"{name.replace('/', '.')}.weight": value.detach()
-            for name, value in self.weights.items()
-        }
+            shapes |= {f"{layer}.input_norm": (d,), f"{layer}.mlp_norm": (d,), **sizes.layer(layer)}
+        super().__init__(sizes, shapes, embedding, head, columns, start)
+        self.layers = layers
 
     def forward(self, rows: Rows, depth: int) -> list[tuple[Taught, Tensor, Tensor]]:
         """As MtpHead.forward, for one position: it is fed its own tokens beyond that one."""
@@ -79,42 +47,16 @@ class DraftModel(nn.Module):
         group = sizes.heads // sizes.kv_heads
         for index in range(self.layers):
             layer = f"layers.{index}"
-            normed = self._norm(f"{layer}.input_norm", x)
-            q = turned(self._heads(f"{layer}.q_proj", normed, sizes.heads), 0, sizes.theta)
-            k = turned(self._heads(f"{layer}.k_proj", normed, sizes.kv_heads), 0, sizes.theta)
-            v = self._heads(f"{layer}.v_proj", normed, sizes.kv_heads)
+            normed = self.norm(f"{layer}.input_norm", x)
+            q = turned(self.split(f"{layer}.q_proj", normed, sizes.heads), 0, sizes.theta)
+            k = turned(self.split(f"{layer}.k_proj", normed, sizes.kv_heads), 0, sizes.theta)
+            v = self.split(f"{layer}.v_proj", normed, sizes.kv_heads)
             out = F.scaled_dot_product_attention(
                 q,
                 k.repeat_interleave(group, 1),
                 v.repeat_interleave(group, 1),
                 attn_mask=visible,
             )
-            x = x + self._linear(f"{layer}.o_proj", out.transpose(1, 2).flatten(2))
-            normed = self._norm(f"{layer}.mlp_norm", x)
-            gated = F.silu(self._linear(f"{layer}.gate_proj", normed))
-            gated = gated * self._linear(f"{layer}.up_proj", normed)
-            x = x + self._linear(f"{layer}.down_proj", gated)
-        out = self._norm("norm", x)[:, context:]
-        places = rows.teacher[:, :width].reshape(-1)
-        kept = (places >= 0).nonzero().squeeze(1)
-        told = places.index_select(0, kept)
-        outputs = out.reshape(-1, sizes.hidden).index_select(0, kept)
-        taught = soft_cross_entropy(
-            F.linear(outputs, self.head),
-            rows.top_ids.index_select(0, told),
-            rows.top_logprobs.index_select(0, told),
-            self.columns,
-        )
-        text, place = kept // width, kept % width
-        return [(taught, outputs, text * rows.features.shape[1] + context + place + 1)]
-
-    def _linear(self, name: str, x: Tensor) -> Tensor:
-        return F.linear(x, self.weights[name.replace(".", "/")])
-
-    def _norm(self, name: str, x: Tensor) -> Tensor:
-        weight = self.weights[name.replace(".", "/")]
-        return F.rms_norm(x.float(), (x.shape[-1],), weight, self.sizes.epsilon)
-
-    def _heads(self, name: str, x: Tensor, heads: int) -> Tensor:
-        out = self._linear(name, x)
-        return out.unflatten(-1, (heads, self.sizes.head_dim)).transpose(1, 2)
+            x = x + self.linear(f"{layer}.o_proj", out.transpose(1, 2).flatten(2))
+            x = x + self.gated(layer, self.norm(f"{layer}.mlp_norm", x))
+        return [self.taught(self.norm("norm", x)[:, context:], rows, 0)]

@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from engine.training.fit_batches import Rows
-from engine.training.fit_loss import Taught, soft_cross_entropy
+from engine.training.fit_loss import Taught
+from engine.training.fit_module import Sizes, Trained, turned
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Of the head: one block of the target's own sizes. taps: how many hidden states it reads."""
-
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate: int
-    epsilon: float
-    theta: float
-    taps: int
-
-
-class MtpHead(nn.Module):
+class MtpHead(Trained):
     """concat(norm(embedding), norm(hidden)) -> linear -> decoder block -> norm -> tied head.
 
     The embedding and the head's rows are the target's and stay as they are. norms False leaves
@@ -44,30 +30,10 @@ class MtpHead(nn.Module):
         start: Mapping[str, Tensor],
         norms: bool,
     ) -> None:
-        """embedding [V, d]; head [n, d]; columns: int64 [V], see soft_cross_entropy. start: values
-        of parameters by name; the others begin at random."""
-        super().__init__()
-        self.sizes, self.norms = sizes, norms
-        self.embedding: Tensor
-        self.head: Tensor
-        self.columns: Tensor
-        self.register_buffer("embedding", embedding)
-        self.register_buffer("head", head)
-        self.register_buffer("columns", columns)
+        """As Trained, whose parameters are named as in a checkpoint of the head."""
         d = sizes.hidden
-        wide = sizes.heads * sizes.head_dim
-        narrow = sizes.kv_heads * sizes.head_dim
-        shapes: dict[str, tuple[int, ...]] = {
-            "project": (d, 2 * d),
-            "layer.q_proj": (wide, d),
-            "layer.k_proj": (narrow, d),
-            "layer.v_proj": (narrow, d),
-            "layer.o_proj": (d, wide),
-            "layer.gate_proj": (sizes.intermediate, d),
-            "layer.up_proj": (sizes.intermediate, d),
-            "layer.down_proj": (d, sizes.intermediate),
-            "norm": (d,),
-        }
+        shapes: dict[str, tuple[int, ...]] = {"project": (d, 2 * d), "norm": (d,)}
+        shapes |= sizes.layer("layer")
         if sizes.taps > 1:
             shapes["fuse"] = (d, sizes.taps * d)
         if norms:
@@ -75,22 +41,8 @@ class MtpHead(nn.Module):
             if sizes.taps > 1:
                 names += [f"tap_norms.{index}" for index in range(sizes.taps)]
             shapes.update({name: (d,) for name in names})
-        self.weights = nn.ParameterDict()
-        for name, shape in shapes.items():
-            if name in start:
-                value = start[name].float().clone()
-            elif len(shape) == 1:
-                value = torch.ones(shape)
-            else:
-                value = torch.randn(shape) * 0.02
-            self.weights[name.replace(".", "/")] = nn.Parameter(value)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The parameters under their names in a checkpoint."""
-        return {
-            f"{name.replace('/', '.')}.weight": value.detach()
-            for name, value in self.weights.items()
-        }
+        super().__init__(sizes, shapes, embedding, head, columns, start)
+        self.norms = norms
 
     def forward(self, rows: Rows, depth: int) -> list[tuple[Taught, Tensor, Tensor]]:
         """For each drafted position: the loss of its rows, the head's outputs [N, d] there, and the
@@ -99,9 +51,9 @@ class MtpHead(nn.Module):
         width = rows.known.shape[1] - context
         fed = self._fuse(rows.features[:, :-1])
         x = self._input(rows.tokens[:, : context + width], fed)
-        normed = self._norm("layer.input_norm", x)
-        key = turned(self._heads("layer.k_proj", normed, sizes.kv_heads), 0, sizes.theta)
-        value = self._heads("layer.v_proj", normed, sizes.kv_heads)
+        normed = self.norm("layer.input_norm", x)
+        key = turned(self.split("layer.k_proj", normed, sizes.kv_heads), 0, sizes.theta)
+        value = self.split("layer.v_proj", normed, sizes.kv_heads)
         x, normed = x[:, context:], normed[:, context:]
         ahead = torch.ones(width, context + width, dtype=torch.bool, device=x.device).tril_(context)
         visible = (ahead & rows.known.unsqueeze(1)) | _diagonal(width, context, x.device)
@@ -111,58 +63,31 @@ class MtpHead(nn.Module):
         for step in range(depth):
             if step:
                 x = self._input(rows.tokens[:, context + step : context + step + width], out)
-                normed = self._norm("layer.input_norm", x)
-                own = self._heads("layer.k_proj", normed, sizes.kv_heads)
+                normed = self.norm("layer.input_norm", x)
+                own = self.split("layer.k_proj", normed, sizes.kv_heads)
                 own = turned(own, context + step, sizes.theta)
-                extra.append((own, self._heads("layer.v_proj", normed, sizes.kv_heads)))
-            query = self._heads("layer.q_proj", normed, sizes.heads)
+                extra.append((own, self.split("layer.v_proj", normed, sizes.kv_heads)))
+            query = self.split("layer.q_proj", normed, sizes.heads)
             query = turned(query, context + step, sizes.theta)
             attended = self._attend(query, key, value, visible, extra)
-            x = x + F.linear(attended, self.weights["layer/o_proj"])
-            normed = self._norm("layer.mlp_norm", x)
-            gated = F.silu(F.linear(normed, self.weights["layer/gate_proj"])) * F.linear(
-                normed, self.weights["layer/up_proj"]
-            )
-            out = self._norm("norm", x + F.linear(gated, self.weights["layer/down_proj"]))
-            places = rows.teacher[:, step : step + width].reshape(-1)
-            kept = (places >= 0).nonzero().squeeze(1)
-            told = places.index_select(0, kept)
-            outputs = out.reshape(-1, sizes.hidden).index_select(0, kept)
-            taught = soft_cross_entropy(
-                F.linear(outputs, self.head),
-                rows.top_ids.index_select(0, told),
-                rows.top_logprobs.index_select(0, told),
-                self.columns,
-            )
-            text, place = kept // width, kept % width
-            stride = rows.features.shape[1]
-            found.append((taught, outputs, text * stride + context + place + step + 1))
+            x = x + self.linear("layer.o_proj", attended)
+            out = self.norm("norm", x + self.gated("layer", self.norm("layer.mlp_norm", x)))
+            found.append(self.taught(out, rows, step))
         return found
 
     def _fuse(self, features: Tensor) -> Tensor:
         if self.sizes.taps == 1:
             return features.to(self.embedding.dtype)
         parts = [
-            self._norm(f"tap_norms.{index}", part.to(self.embedding.dtype))
+            self.norm(f"tap_norms.{index}", part.to(self.embedding.dtype))
             for index, part in enumerate(features.split(self.sizes.hidden, -1))
         ]
-        return F.linear(torch.cat(parts, -1), self.weights["fuse"])
+        return self.linear("fuse", torch.cat(parts, -1))
 
     def _input(self, tokens: Tensor, hidden: Tensor) -> Tensor:
-        embedded = self._norm("embedding_norm", F.embedding(tokens, self.embedding))
-        pair = torch.cat((embedded, self._norm("hidden_norm", hidden).to(embedded.dtype)), -1)
-        return F.linear(pair, self.weights["project"]).float()
-
-    def _norm(self, name: str, x: Tensor) -> Tensor:
-        key = name.replace(".", "/")
-        if key not in self.weights:
-            return x
-        return F.rms_norm(x.float(), (x.shape[-1],), self.weights[key], self.sizes.epsilon)
-
-    def _heads(self, name: str, x: Tensor, heads: int) -> Tensor:
-        """[B, T, d] -> [B, heads, T, D]."""
-        out = F.linear(x, self.weights[name.replace(".", "/")])
-        return out.unflatten(-1, (heads, self.sizes.head_dim)).transpose(1, 2)
+        embedded = self.norm("embedding_norm", F.embedding(tokens, self.embedding))
+        pair = torch.cat((embedded, self.norm("hidden_norm", hidden).to(embedded.dtype)), -1)
+        return self.linear("project", pair).float()
 
     def _attend(
         self,
@@ -194,13 +119,3 @@ class MtpHead(nn.Module):
 def _diagonal(width: int, context: int, device: torch.device) -> Tensor:
     """Every row sees itself, padding too: a softmax over nothing has no value."""
     return torch.eye(width, context + width, dtype=torch.bool, device=device).roll(context, 1)
-
-
-def turned(x: Tensor, first: int, theta: float) -> Tensor:
-    """Rotary embedding (by halves, as Llama) of x [B, H, T, D], rows first, first + 1, .."""
-    half = x.shape[-1] // 2
-    powers = torch.arange(half, device=x.device) / half
-    angles = torch.arange(first, first + x.shape[2], device=x.device)[:, None] * theta**-powers
-    cos, sin = angles.cos(), angles.sin()
-    left, right = x[..., :half], x[..., half:]
-    return torch.cat((left * cos - right * sin, right * cos + left * sin), -1).to(x.dtype)

@@ -13,7 +13,8 @@ from engine.dense import StoredWeights
 from engine.errors import StartError
 from engine.folder import read_folder
 from engine.training.fit_draft import DraftModel
-from engine.training.fit_mtp import MtpHead, Sizes
+from engine.training.fit_module import Sizes
+from engine.training.fit_mtp import MtpHead
 from engine.training.fit_options import Options
 from engine.training.model_digest import weights_digest
 from engine.training.shards import About

@@ -21,7 +21,8 @@ from engine.training import fit_batches
 from engine.training.fit import fit
 from engine.training.fit_batches import batches
 from engine.training.fit_loss import soft_cross_entropy
-from engine.training.fit_mtp import MtpHead, Sizes
+from engine.training.fit_module import Sizes
+from engine.training.fit_mtp import MtpHead
 from engine.training.fit_options import Options
 from engine.training.fit_start import build
 from engine.training.fitting import describe, tensors_of
