@@ -25,7 +25,7 @@ GENERATE = (
 )  # fmt: skip
 FIT = (
     "tokens", "rows", "context", "depth", "decay", "rate", "warm_up", "clip", "hidden_loss",
-    "norms", "layers", "muon", "precision", "seed", "seconds",
+    "norms", "layers", "muon", "precision", "seed", "seconds", "start",
 )  # fmt: skip
 EVALUATE = (
     "modes", "temperatures", "answer_tokens", "concurrency", "corpus", "speed_prompts",
@@ -37,7 +37,8 @@ def generate(options: argparse.Namespace) -> int:
     """Answers of the model, into a file."""
     if not options.prompts and not options.own_prompts:
         raise SettingsError("Nothing to answer: give --prompts, --own-prompts or both.")
-    found = run("generate", job_of(options, *GENERATE, out=options.out))
+    job = job_of(options, *GENERATE, out=options.out, seconds=options.generate_seconds)
+    found = run("generate", job)
     if not found["made"]:
         print(f"{options.out} is there already")
         return 0
@@ -47,8 +48,12 @@ def generate(options: argparse.Namespace) -> int:
     )
     if found["left_out"]:
         print(f"{found['left_out']:,} prompts were left out: too long, copies, or excluded")
-    if found["failed"]:
-        print(f"{found['failed']:,} answers failed in the engine and are missing", file=sys.stderr)
+    if found["not_answered"]:
+        print(
+            f"{found['not_answered']:,} answers are missing: they failed in the engine, or "
+            "--generate-seconds were over",
+            file=sys.stderr,
+        )
     return 0
 
 

@@ -148,6 +148,12 @@ def add_generate(stage: argparse.ArgumentParser) -> None:
         help="longer ones are left out, in tokens (default: %(default)s)",
     )
     stage.add_argument(
+        "--generate-seconds",
+        type=number(0.0, 1e9),
+        default=0.0,
+        help="begin no answer after so long and write those that there are; 0: all of them",
+    )
+    stage.add_argument(
         "--no-speculation",
         dest="speculation",
         action="store_false",
@@ -220,6 +226,12 @@ def add_fit(stage: argparse.ArgumentParser) -> None:
             default=share,
             help=f"{text} (default: %(default)s)",
         )
+    stage.add_argument(
+        "--start",
+        default="",
+        metavar="FOLDER",
+        help="a checkpoint to go on from; otherwise training starts from layers of the model",
+    )
     stage.add_argument(
         "--no-norms",
         dest="norms",

@@ -69,9 +69,7 @@ class MtpDrafter:
         known = self._states.get(request.id)
         if known is None or known.request is not request:
             self._contents.drop(request.id)
-            size = (HELD + self._max + 2, self._width)
-            rows = torch.empty(size, dtype=self._device.dtype, device=self._device.torch_device)
-            self._states[request.id] = Hiddens(request, rows=rows)
+            self._states[request.id] = Hiddens(request, most=HELD + self._max + 2)
 
     def offer(self, requests: Sequence[Request]) -> list[Offer | None]:
         self._contents.settle()
@@ -144,7 +142,7 @@ class MtpDrafter:
             try:
                 self._sync(state)
                 if state.request.decoding:
-                    state.keep(chunk.start, features[first : first + len(chunk.ids)])
+                    state.keep(chunk.start, features, first, len(chunk.ids))
                 else:
                     prompts.append((first, chunk, state))
             except BaseException as error:
@@ -174,16 +172,16 @@ class MtpDrafter:
             kept, used = max(0, place), max(0, -place)
             if used >= count:
                 continue  # a forward that failed has come again
-            assert state.rows is not None
-            rows = features[first + used : first + count]
-            written = kept + len(rows) - 1
+            begin, last = first + used, first + count - 1
+            written = kept + last - begin
             if written:
                 lanes.append(self._lane(state, written, 0))
-                parts += [state.rows[:kept].clone(), rows[:-1]]
+                parts += [*state.parts(kept), features[begin:last]]
             ends += self._page_ends(state, chunk.start, first, count)
-            state.rows[0].copy_(rows[-1])
-            state.covered += written
-            state.held = 1
+            state.shorten(kept)
+            state.use(kept)
+            state.covered += last - begin
+            state.add(features, last, 1)
         self._store(lanes, parts)
         self._keep_ends(ends, features)
         for _, _, state in prompts:
@@ -217,10 +215,9 @@ class MtpDrafter:
         found = self._contents.found(request)
         state.sealed = state.noted = found
         if found and found == request.reused:
-            assert state.rows is not None
-            state.covered, state.first = found * self._pool.page_size, 1
-            state.rows[0].copy_(self._ends[request.pages[found - 1]])
-            state.held, state.whole = 1, True
+            state.covered, state.first, state.whole = found * self._pool.page_size, 1, True
+            page = request.pages[found - 1]
+            state.add(self._ends[page : page + 1].clone(), 0, 1)
 
     def _most(self, request: Request, length: int) -> int:
         """How many of `length` tokens it can draft for the request now."""
@@ -242,10 +239,9 @@ class MtpDrafter:
         return Lane(state.request, state.pages, begin, ids, length, state.first)
 
     def _fused(self, states: Sequence[Hiddens], counts: Sequence[int]) -> Tensor:
-        parts: list[Tensor] = []
-        for state, count in zip(states, counts, strict=True):
-            assert state.rows is not None
-            parts.append(state.rows[:count])
+        parts = [
+            part for state, count in zip(states, counts, strict=True) for part in state.parts(count)
+        ]
         return self._head.fuse(parts[0] if len(parts) == 1 else torch.cat(parts))
 
     def _write(self, full: Sequence[tuple[Hiddens, int]]) -> None:
@@ -253,15 +249,14 @@ class MtpDrafter:
         try:
             size = self._pool.page_size
             lanes = [self._lane(state, rows, 0) for state, rows in full if rows]
-            parts = [state.rows[:rows] for state, rows in full if rows and state.rows is not None]
+            parts = [part for state, rows in full for part in state.parts(rows)]
             self._store(lanes, parts)
             for state, rows in full:
-                assert state.rows is not None
                 for index in range(state.sealed, (state.covered + rows) // size):
                     row = (index + 1) * size - state.covered  # of the page's last position
                     if not state.whole or not 0 <= row < state.held:
                         break
-                    self._ends[state.pages[index]].copy_(state.rows[row])
+                    self._ends[state.pages[index]].copy_(state.row(row))
                     self._contents.seal(state, index + 1)
                 state.use(rows)
         except BaseException:
@@ -289,8 +284,7 @@ class MtpDrafter:
     @property
     def memory(self) -> Memory:
         states = list(self._states.values())  # another thread may ask
-        rows = [state.rows for state in states if state.rows is not None]
-        storage = (*self._pool.keys, *self._pool.values, self._ends, *rows)
+        storage = (*self._pool.keys, *self._pool.values, self._ends, *states)
         return Memory(self._head.bytes, sum(each.nbytes for each in storage))
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from controller.contract import Controller
@@ -60,9 +60,11 @@ class Asking:
         question: Callable[[int], Question],
         stage: str,
         say: Say,
+        seconds: float = 0.0,
     ) -> None:
         """Answer into the journal what it lacks of these numbers. What the engine fails to answer
-        is still lacking then, and is asked again by the next run."""
+        is still lacking then, and is asked again by the next run. seconds: ask for no more after so
+        long, 0 never."""
         missing = [number for number in numbers if number not in journal.texts]
         total, done = max(1, len(numbers)), len(numbers) - len(missing)
         made, begin = 0, time.monotonic()
@@ -76,8 +78,14 @@ class Asking:
             rate = made / max(time.monotonic() - begin, 1e-9)
             say(stage, done / total, f"{done:,} of {total:,}, {rate:,.0f} tokens/s")
 
+        def wanted() -> Iterator[int]:
+            for number in missing:
+                if seconds and time.monotonic() - begin > seconds:
+                    return
+                yield number
+
         try:
-            self.ask(((number, question(number)) for number in missing), answered)
+            self.ask(((number, question(number)) for number in wanted()), answered)
         finally:
             journal.write()
 

@@ -77,8 +77,9 @@ def choose(
 
 
 def default_taps(layers: int) -> tuple[int, ...]:
-    """The middle layer, the third from the end, and what follows the last norm."""
-    return tuple(sorted({layers // 2, max(layers - 3, 0), layers}))
+    """The middle layer, the last one, whose input a head's training starts with, and what follows
+    the last norm."""
+    return tuple(sorted({layers // 2, layers - 1, layers}))
 
 
 def check_taps(taps: Sequence[int], layers: int) -> None:

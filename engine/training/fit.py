@@ -17,10 +17,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from engine.errors import StartError
+from engine.trained import TargetFacts
 from engine.training.fit_batches import Rows, batches
+from engine.training.fit_module import Trained
 from engine.training.fit_options import Options
 from engine.training.fit_progress import Recent, Report, State
-from engine.training.fit_start import build
+from engine.training.fit_start import begin_with, build
 from engine.training.fit_world import World
 from engine.training.shards import About, about_all, paths
 
@@ -29,6 +31,7 @@ Tell = Callable[[Report], None]
 
 def fit(
     target: Path,
+    facts: TargetFacts,
     shards: Path,
     draft_ids: Sequence[int],
     folder: Path,
@@ -36,9 +39,10 @@ def fit(
     tell: Tell,
     *,
     checkpoint_steps: int = 100,
-) -> nn.Module:
-    """Train and return the module; folder holds checkpoint.pt and curve.jsonl. draft_ids: rising
-    target ids that it may draft. Raises StartError when the data or the target do not fit."""
+) -> Trained:
+    """Train and return the module; folder holds checkpoint.pt and curve.jsonl. facts: of the
+    target. draft_ids: rising target ids that it may draft. Raises StartError when the data or the
+    target do not fit."""
     world = World()
     files = paths(shards)
     about = about_all(files)
@@ -49,7 +53,9 @@ def fit(
     folder.mkdir(parents=True, exist_ok=True)
     run = asdict(options) | _data(about, files, draft_ids) | {"processes": world.size}
     state = State(folder / "checkpoint.pt", run)
-    state.load(module, rates, device)
+    if not state.load(module, rates, device):
+        begin_with(module, files, about, facts, options)
+        world.share(module)
     mine = files[world.rank :: world.size] or files
     begin = time.perf_counter()
     seen, recent = state.tokens, Recent(options.depth if options.kind == "mtp" else 1)

@@ -79,6 +79,11 @@ class Trained(nn.Module):
             for name, value in self.weights.items()
         }
 
+    def take(self, tensors: Mapping[str, Tensor]) -> None:
+        """Set the parameters to tensors that have their names in a checkpoint."""
+        for name, value in tensors.items():
+            self.weights[_key(name.removesuffix(".weight"))].copy_(value)
+
     def linear(self, name: str, x: Tensor) -> Tensor:
         return F.linear(x, self.weights[_key(name)])
 

@@ -49,8 +49,7 @@ class MtpHead(Trained):
         rows of rows.features flattened that hold what the target saw at the predicted token - 1."""
         sizes, context = self.sizes, rows.context
         width = rows.known.shape[1] - context
-        fed = self._fuse(rows.features[:, :-1])
-        x = self._input(rows.tokens[:, : context + width], fed)
+        x = self.block_input(rows)
         normed = self.norm("layer.input_norm", x)
         key = turned(self.split("layer.k_proj", normed, sizes.kv_heads), 0, sizes.theta)
         value = self.split("layer.v_proj", normed, sizes.kv_heads)
@@ -74,6 +73,11 @@ class MtpHead(Trained):
             out = self.norm("norm", x + self.gated("layer", self.norm("layer.mlp_norm", x)))
             found.append(self.taught(out, rows, step))
         return found
+
+    def block_input(self, rows: Rows) -> Tensor:
+        """What the decoder block gets in each row before anything is drafted: [B, P + Q, d]."""
+        fed = self._fuse(rows.features[:, :-1])
+        return self._input(rows.tokens[:, : rows.known.shape[1]], fed)
 
     def _fuse(self, features: Tensor) -> Tensor:
         if self.sizes.taps == 1:

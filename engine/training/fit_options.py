@@ -13,7 +13,8 @@ class Options:
     drafted in a row. decay: weight of each next one. hidden_loss: weight of the smooth L1 distance
     between the head's output and the target's own (EAGLE, Li et al. 2024). norms: False leaves out
     all norms but the last. layers: of a draft model. muon: whether matrices are trained with Muon
-    (Jordan et al. 2024) instead of AdamW. seconds: stop after so long, 0 never."""
+    (Jordan et al. 2024) instead of AdamW. seconds: stop after so long, 0 never. start: a checkpoint
+    folder to go on from instead of the target's own layers, "" for none."""
 
     kind: Literal["mtp", "draft"] = "mtp"
     tokens: int = 4_000_000
@@ -31,3 +32,4 @@ class Options:
     precision: Literal["bfloat16", "float32"] = "bfloat16"
     seed: int = 0
     seconds: float = 0.0
+    start: str = ""

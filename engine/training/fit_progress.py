@@ -37,10 +37,10 @@ class State:
 
     def load(
         self, module: nn.Module, rates: Sequence[torch.optim.Optimizer], device: torch.device
-    ) -> None:
-        """Take up the run where the checkpoint stands, if there is one. Raises StartError."""
+    ) -> bool:
+        """Take up the run where the checkpoint stands; whether there is one. Raises StartError."""
         if not self._path.exists():
-            return
+            return False
         try:
             stored = torch.load(self._path, map_location=device, weights_only=True)
             before = dict(stored["run"])
@@ -69,6 +69,7 @@ class State:
                 f"({', '.join(sorted(changed))}). Resume with the same ones, or choose another "
                 "folder.",
             )
+        return True
 
     def save(self, module: nn.Module, rates: Sequence[torch.optim.Optimizer]) -> None:
         """Write the checkpoint in one go. Raises StartError."""

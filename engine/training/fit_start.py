@@ -7,21 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from engine.dense import StoredWeights
 from engine.errors import StartError
 from engine.folder import read_folder
+from engine.trained import TargetFacts
+from engine.training.fit_checkpoint import start_from
 from engine.training.fit_draft import DraftModel
-from engine.training.fit_module import Sizes
+from engine.training.fit_module import Sizes, Trained
 from engine.training.fit_mtp import MtpHead
 from engine.training.fit_options import Options
+from engine.training.fit_squares import start_linear
 from engine.training.model_digest import weights_digest
 from engine.training.shards import About
 
 
-def build(target: Path, about: About, draft_ids: Sequence[int], options: Options) -> nn.Module:
-    """The module to train, which begins as the target's own last layer or layers. Raises
+def build(target: Path, about: About, draft_ids: Sequence[int], options: Options) -> Trained:
+    """The module to train, whose layers are the target's own as yet. Raises
     StartError when the shards are not of this target, or lack what the options need."""
     folder = read_folder(target)
     config, weights = folder.config, StoredWeights(folder.files)
@@ -92,15 +95,26 @@ def build(target: Path, about: About, draft_ids: Sequence[int], options: Options
         return DraftModel(
             sizes, options.layers, embedding.to(dtype), head.to(dtype), columns, start
         )
-    start = {"norm": norm, **layer(last - 1, "layer")}
-    through = torch.randn(d, 2 * d) * 0.02
-    through[:, d:] += torch.eye(d)
-    start["project"] = through
-    if sizes.taps > 1:
-        fuse = torch.randn(d, sizes.taps * d) * 0.02
-        fuse[:, -d:] += torch.eye(d)
-        start["fuse"] = fuse
+    taken = min(about.taps[input_tap(about.taps, last)], last - 1)
+    start = {"norm": norm, **layer(taken, "layer")}
     return MtpHead(sizes, embedding.to(dtype), head.to(dtype), columns, start, options.norms)
+
+
+def begin_with(
+    module: Trained, files: Sequence[Path], about: About, facts: TargetFacts, options: Options
+) -> None:
+    """What a module that `build` made gets before its first step: the weights of options.start, or
+    a head's linear start. Raises StartError."""
+    if options.start:
+        start_from(Path(options.start), module, about, facts)
+    elif isinstance(module, MtpHead):
+        start_linear(module, files, input_tap(about.taps, facts.layers))
+
+
+def input_tap(taps: Sequence[int], layers: int) -> int:
+    """Which tap holds the input of the layer that a head begins as: the last one before the last
+    norm, where there is one."""
+    return max((place for place, tap in enumerate(taps) if tap < layers), default=len(taps) - 1)
 
 
 def _theta(config: Mapping[str, Any]) -> float:

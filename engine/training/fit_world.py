@@ -21,6 +21,13 @@ class World:
         if self.size > 1 and not dist.is_initialized():
             dist.init_process_group("nccl" if cuda else "gloo")
 
+    def share(self, module: nn.Module) -> None:
+        """Every process begins with the parameters of the first."""
+        if self.size == 1:
+            return
+        for one in module.parameters():
+            dist.broadcast(one.detach(), 0)
+
     def average(self, module: nn.Module) -> None:
         """Average the gradients of all processes."""
         if self.size == 1:

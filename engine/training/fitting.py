@@ -15,21 +15,17 @@ import msgspec
 import torch
 from platformdirs import user_cache_path
 from safetensors import SafetensorError
-from torch import Tensor, nn
 
-from engine.draft_models.tied import DraftConfig
 from engine.errors import StartError
 from engine.folder import read_folder
 from engine.locate import find_model
-from engine.mtp.paceline import PacelineConfig
-from engine.trained import DRAFT_IDS, TargetFacts, TrainedConfig, save
+from engine.trained import DRAFT_IDS, TargetFacts, save
 from engine.training.fit import fit
-from engine.training.fit_draft import DraftModel
-from engine.training.fit_mtp import MtpHead
+from engine.training.fit_checkpoint import describe
 from engine.training.fit_options import Options
 from engine.training.fit_progress import Report
 from engine.training.job import Fit, Line, Say
-from engine.training.shards import About, paths, read
+from engine.training.shards import paths, read
 from engine.training.vocabulary_ranking import read_ids
 
 
@@ -77,6 +73,9 @@ def train(job: Fit, say: Say, first: bool = True) -> dict[str, Any]:
     config = read_folder(target).config
     about = read(paths(Path(job.shards))[0])[1]
     draft_ids = read_ids(Path(job.draft_ids), int(config["vocab_size"]))
+    facts = TargetFacts(
+        int(config["num_hidden_layers"]), about.hidden, int(config["vocab_size"]), about.target
+    )
     last: Report | None = None
 
     def tell(report: Report) -> None:
@@ -94,6 +93,7 @@ def train(job: Fit, say: Say, first: bool = True) -> dict[str, Any]:
         with torch.enable_grad():  # an engine in the same process has switched it off
             module = fit(
                 target,
+                facts,
                 Path(job.shards),
                 draft_ids.tolist(),
                 Path(job.run),
@@ -102,14 +102,8 @@ def train(job: Fit, say: Say, first: bool = True) -> dict[str, Any]:
                 checkpoint_steps=job.checkpoint_steps,
             )
         if first:
-            tensors = tensors_of(module) | {DRAFT_IDS: torch.from_numpy(draft_ids)}
-            facts = TargetFacts(
-                int(config["num_hidden_layers"]),
-                about.hidden,
-                int(config["vocab_size"]),
-                about.target,
-            )
-            save(Path(job.out), describe(module, options, about, facts), tensors)
+            tensors = module.tensors() | {DRAFT_IDS: torch.from_numpy(draft_ids)}
+            save(Path(job.out), describe(module, about, facts), tensors)
     except SafetensorError as error:  # a full disk
         raise StartError("out_not_writable", f"cannot write {job.out}: {error}.") from error
     except OSError as error:
@@ -126,32 +120,6 @@ def options_of(given: dict[str, Any]) -> Options:
         return msgspec.convert(given, Options)
     except msgspec.ValidationError as error:
         raise StartError("bad_options", f"the options of fitting do not fit: {error}.") from error
-
-
-def tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    assert isinstance(module, MtpHead | DraftModel)
-    return module.tensors()
-
-
-def describe(
-    module: nn.Module, options: Options, about: About, target: TargetFacts
-) -> TrainedConfig:
-    """The config.json of the checkpoint."""
-    assert isinstance(module, MtpHead | DraftModel)
-    sizes = module.sizes
-    shared: dict[str, Any] = {
-        "hidden_size": sizes.hidden,
-        "heads": sizes.heads,
-        "kv_heads": sizes.kv_heads,
-        "head_dim": sizes.head_dim,
-        "intermediate_size": sizes.intermediate,
-        "rms_norm_eps": sizes.epsilon,
-        "rope_theta": sizes.theta,
-        "target": target,
-    }
-    if isinstance(module, MtpHead):
-        return PacelineConfig(**shared, taps=about.taps, norms=options.norms)
-    return DraftConfig(**shared, layers=module.layers)
 
 
 if __name__ == "__main__":

@@ -93,8 +93,15 @@ class Generation:
         journal = Journal(self._parts / "answers", run)
         wanted = self._wanted(len(prompts))
         question = partial(self._question, prompts, wanted)
-        self._asking.fill(journal, range(len(wanted)), question, "answers", self._say)
+        self._asking.fill(
+            journal, range(len(wanted)), question, "answers", self._say, seconds=job.seconds
+        )
         answers = collect(prompts, wanted, journal, target.text.fingerprint())
+        if not len(answers):
+            raise StartError(
+                "no_answers",
+                "no prompt was answered: the engine failed, or --generate-seconds are too few.",
+            )
         vocabulary = target.loaded.decoder.shape.vocabulary
         write_answers(self._out, answers, vocabulary, run)
         Journal.remove(self._parts)
@@ -104,7 +111,7 @@ class Generation:
             "prompts": len(prompts),
             "left_out": len(given) + job.own_prompts - len(prompts),
             "answers": len(answers),
-            "failed": len(wanted) - len(answers),
+            "not_answered": len(wanted) - len(answers),
             "tokens": answers.token_count,
         }
 
@@ -153,7 +160,7 @@ class Generation:
 
     def _identity(self, given: Sequence[str], excluded: Sequence[str]) -> str:
         told = msgspec.to_builtins(self._job)
-        for name in ("config", "out", "prompts", "exclude", "speculation"):
+        for name in ("config", "out", "prompts", "exclude", "speculation", "seconds"):
             del told[name]
         told["model"] = f"{self._target.loaded.architecture} {self._target.loaded.decoder.shape}"
         told["weights"] = weights_digest(self._target.loaded.path)

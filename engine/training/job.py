@@ -23,7 +23,8 @@ class Generate(msgspec.Struct, frozen=True, tag="generate"):
     twelve consecutive words with. temperatures: one answer to each prompt at each of them.
     greedy_share: of the prompts, how many get a greedy answer too. answer_tokens: of an answer at
     most. longest_prompt: longer ones, in tokens with the template, are left out. speculation: the
-    controller drafts as in serving, or never."""
+    controller drafts as in serving, or never. seconds: begin no answer after so long, and write
+    those that there are; 0 never."""
 
     config: EngineConfig
     out: str
@@ -37,6 +38,7 @@ class Generate(msgspec.Struct, frozen=True, tag="generate"):
     longest_prompt: int = 1024
     seed: int = 0
     speculation: bool = True
+    seconds: float = 0.0
 
 
 class Vocabulary(msgspec.Struct, frozen=True, tag="vocabulary"):

@@ -391,8 +391,7 @@ def test_the_memory_of_a_head_counts_what_it_keeps_of_requests(subject: Subject)
     empty = drafter.memory.kv_bytes
     serving.submit(subject.prompts[0], 4)
     serving.steps(1)
-    rows = drafter._states[1].rows
-    assert drafter.memory.kv_bytes == empty + rows.nbytes
+    assert drafter.memory.kv_bytes == empty + drafter._states[1].nbytes > empty
     serving.drain()
     assert drafter.memory.kv_bytes == empty
 
@@ -479,10 +478,10 @@ def test_a_request_that_cannot_be_read_costs_its_own_drafts(
     requests = [serving.submit(prompt, subject.length) for prompt in subject.prompts]
     keep = Hiddens.keep
 
-    def keeps(state: Hiddens, start: int, rows: Tensor) -> None:
+    def keeps(state: Hiddens, start: int, features: Tensor, first: int, count: int) -> None:
         if state.request is requests[1]:
             raise RuntimeError("a fault of its own")
-        keep(state, start, rows)
+        keep(state, start, features, first, count)
 
     with monkeypatch.context() as patch:
         patch.setattr(Hiddens, "keep", keeps)

@@ -20,18 +20,19 @@ from engine.trained import DRAFT_IDS, TargetFacts, save
 from engine.training import fit_batches
 from engine.training.fit import fit
 from engine.training.fit_batches import batches
+from engine.training.fit_checkpoint import describe
 from engine.training.fit_loss import soft_cross_entropy
 from engine.training.fit_module import Sizes
 from engine.training.fit_mtp import MtpHead
 from engine.training.fit_options import Options
 from engine.training.fit_start import build
-from engine.training.fitting import describe, tensors_of
 from engine.training.model_digest import weights_digest
 from engine.training.shards import About, Shard, about_all, path_of, read, write
 from tests.engine.heads import FLOAT, Slots, run, tiny_decoder
 
 VOCABULARY, HIDDEN, TAPS = 61, 32, (0, 1, 2)
 KEPT = list(range(0, VOCABULARY, 2))
+FACTS = TargetFacts(2, HIDDEN, VOCABULARY, "target")
 ABOUT = About(TAPS, HIDDEN, "target", 4, "weights", "template")
 
 
@@ -128,10 +129,9 @@ def test_a_trained_head_computes_what_the_served_one_does(
             spread = torch.randn_like(parameter) * (4 if parameter.dim() == 2 else 0.2)
             spread = spread * 0.05 if parameter.dim() == 2 else spread + 1
             parameter.copy_(spread.bfloat16().float())
-    facts = TargetFacts(2, HIDDEN, VOCABULARY, "target")
     about = replace(ABOUT, taps=taps)
-    tensors = tensors_of(module) | {DRAFT_IDS: torch.tensor(KEPT)}
-    save(tmp_path / "head", describe(module, Options(norms=norms), about, facts), tensors)
+    tensors = module.tensors() | {DRAFT_IDS: torch.tensor(KEPT)}
+    save(tmp_path / "head", describe(module, about, FACTS), tensors)
     served = open_paceline(tmp_path / "head", decoder, FLOAT, "target")
     texts = shard(texts=1)
     wide = texts.features if len(taps) == 3 else texts.features[:, -HIDDEN:]
@@ -204,7 +204,8 @@ def test_training_learns_and_a_resumed_run_is_the_same(
                 raise Enough
 
         try:
-            return fit(target, shards, KEPT, tmp_path / folder, options, tell, checkpoint_steps=7)
+            place = tmp_path / folder
+            return fit(target, FACTS, shards, KEPT, place, options, tell, checkpoint_steps=7)
         except Enough:
             return torch.nn.Module()
 
@@ -226,7 +227,7 @@ SHORT: dict[str, Any] = {
 def train(target: Path, shards: Path, folder: Path, ids: list[int] = KEPT, **more: Any) -> Any:
     options = Options(**SHORT | more)
     reports: list[Any] = []
-    fit(target, shards, ids, folder, options, reports.append)
+    fit(target, FACTS, shards, ids, folder, options, reports.append)
     return reports[-1]
 
 

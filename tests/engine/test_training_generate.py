@@ -164,6 +164,27 @@ def test_what_the_engine_failed_to_answer_is_asked_again(
     assert sorted(again.texts) == [0, 1]
 
 
+def test_a_run_that_is_out_of_time_writes_the_answers_that_there_are(
+    target: Target, config: EngineConfig, tmp_path: Path
+) -> None:
+    whole = job(config, tmp_path / "whole.npz")
+    run(target, whole)
+    made = job(config, tmp_path / "a.npz", seconds=1e-9)
+    with pytest.raises(StartError, match="--generate-seconds are too few"):
+        run(target, made)
+    journal = Journal(
+        tmp_path / "a.npz.parts" / "answers", generation(target, made)._identity(PROMPTS, ())
+    )
+    expected = read(target, whole).tokens
+    for number in (0, 1, 2):
+        journal.add(number, expected[number].tolist())
+    journal.write()
+    found = run(target, made)
+    assert (found["answers"], found["not_answered"]) == (3, len(expected) - 3)
+    for one, other in zip(read(target, made).tokens, expected, strict=False):
+        assert one.tolist() == other.tolist()
+
+
 def test_speculation_does_not_change_the_texts(
     target: Target, config: EngineConfig, tmp_path: Path
 ) -> None:
