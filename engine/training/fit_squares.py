@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -27,25 +27,36 @@ def start_linear(head: MtpHead, files: Sequence[Path], tap: int) -> None:
     layer. A row of slot j knows the token t_j and the taps of slot j - 1, and its error is measured
     against the size of what it should be, since the block norms its input. Solved in two steps,
     because the fused taps are normed in between. Takes the first shards, 65,536 rows in all."""
-    seen: list[tuple[Tensor, Tensor, Tensor]] = []
+    device, d = head.embedding.device, head.sizes.hidden
+    fused = head.sizes.taps > 1
+    if fused:
+        both = _solve(
+            (torch.cat((embedded, taps), -1), wanted)
+            for embedded, taps, wanted in _blocks(head, files, tap)
+        )
+        head.weights["fuse"].copy_(both[d:].T.to(device))
+
+    def pairs() -> Iterator[tuple[Tensor, Tensor]]:
+        for embedded, taps, wanted in _blocks(head, files, tap):
+            hidden = head.linear("fuse", taps.to(device)).cpu() if fused else taps
+            yield torch.cat((embedded, _normed(head, "hidden_norm", hidden)), -1), wanted
+
+    head.weights["project"].copy_(_solve(pairs()).T.to(device))
+
+
+def _blocks(
+    head: MtpHead, files: Sequence[Path], tap: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """The rows to solve over, BLOCK_ROWS at a time: those of a large model do not fit in memory."""
     rows = 0
     for path in files:
         shard = read(path)[0]
         places = _places(shard)[: MOST_ROWS - rows]
-        seen += [_block(head, shard, some, tap) for some in places.split(BLOCK_ROWS)]
+        for some in places.split(BLOCK_ROWS):
+            yield _block(head, shard, some, tap)
         rows += len(places)
         if rows >= MOST_ROWS:
-            break
-    device, d = head.embedding.device, head.sizes.hidden
-    fused = head.sizes.taps > 1
-    if fused:
-        both = _solve([(torch.cat((e, u), -1), x) for e, u, x in seen])
-        head.weights["fuse"].copy_(both[d:].T.to(device))
-    pairs: list[tuple[Tensor, Tensor]] = []
-    for embedded, taps, wanted in seen:
-        hidden = head.linear("fuse", taps.to(device)).cpu() if fused else taps
-        pairs.append((torch.cat((embedded, _normed(head, "hidden_norm", hidden)), -1), wanted))
-    head.weights["project"].copy_(_solve(pairs).T.to(device))
+            return
 
 
 def _places(shard: Shard) -> Tensor:
@@ -71,7 +82,7 @@ def _normed(head: MtpHead, name: str, x: Tensor) -> Tensor:
     return head.norm(name, x.to(head.embedding.device)).float().cpu()
 
 
-def _solve(pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+def _solve(pairs: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
     """Weighted ridge regression of [N, d] on [N, m] -> [m, d]."""
     squares: Tensor | float = 0.0
     products: Tensor | float = 0.0
