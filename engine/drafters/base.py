@@ -135,9 +135,9 @@ class Reads(Protocol):
     """The target's layers whose input it reads; their number means the states after its norm."""
 
     def read(self, batch: Batch, features: Tensor) -> None:
-        """Take in the states [T, k * d] of a forward's rows. It is called when the forward is
-        enqueued and must not wait for it; a forward that fails afterwards comes again, in parts or
-        with fewer drafts."""
+        """Take in the states [T, k * d] of a forward's rows; they may be kept, nothing writes into
+        them later. It is called when the forward is enqueued and must not wait for it; a forward
+        that fails afterwards comes again, in parts or with fewer drafts."""
         ...
 
 
