@@ -243,9 +243,10 @@ def add_fit(stage: argparse.ArgumentParser) -> None:
     )
     stage.add_argument(
         "--precision",
-        choices=("bfloat16", "float32"),
-        default="bfloat16",
-        help="of products; weights are trained in float32 (default: %(default)s)",
+        choices=("auto", "bfloat16", "float32"),
+        default="auto",
+        help="of products; auto: bfloat16 where the device is fast at it; weights are trained in "
+        "float32 (default: %(default)s)",
     )
 
 

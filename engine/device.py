@@ -85,19 +85,20 @@ def open_device(
             "device cuda was asked for, but torch finds no CUDA GPU; "
             "use --device auto or cpu, or install a CUDA build of torch.",
         )
-    use_cuda = cuda and device != "cpu"
+    place = torch.device("cuda" if cuda and device != "cpu" else "cpu")
     torch.set_num_threads(threads if threads > 0 else physical_cores())
     torch.set_grad_enabled(False)
     if dtype == "auto":
-        fast = torch.cuda.is_bf16_supported() if use_cuda else cpu_has_fast_bfloat16()
-        chosen = torch.bfloat16 if fast else torch.float32
+        chosen = torch.bfloat16 if has_fast_bfloat16(place) else torch.float32
     else:
         chosen = torch.float32 if dtype == "float32" else torch.bfloat16
-    return Device(torch.device("cuda" if use_cuda else "cpu"), chosen)
+    return Device(place, chosen)
 
 
-def cpu_has_fast_bfloat16() -> bool:
-    """True when the CPU multiplies bfloat16 natively (AMX or AVX-512 BF16, Arm BF16)."""
+def has_fast_bfloat16(device: torch.device) -> bool:
+    """True when it multiplies bfloat16 natively; a CPU with AMX, AVX-512 BF16 or Arm BF16."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported()
     capabilities = torch.cpu.get_capabilities()
     return any(capabilities.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16"))
 

@@ -44,6 +44,7 @@ def fit(
     target. draft_ids: rising target ids that it may draft. Raises StartError when the data or the
     target do not fit."""
     world = World()
+    options = options.on(world.device)
     files = paths(shards)
     about = about_all(files)
     device = world.device

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
+
+import torch
+
+from engine.device import has_fast_bfloat16
 
 
 @dataclass(frozen=True)
@@ -14,7 +18,8 @@ class Options:
     between the head's output and the target's own (EAGLE, Li et al. 2024). norms: False leaves out
     all norms but the last. layers: of a draft model. muon: whether matrices are trained with Muon
     (Jordan et al. 2024) instead of AdamW. seconds: stop after so long, 0 never. start: a checkpoint
-    folder to go on from instead of the target's own layers, "" for none."""
+    folder to go on from instead of the target's own layers, "" for none. precision: of products;
+    auto is bfloat16 where the device is fast at it."""
 
     kind: Literal["mtp", "draft"] = "mtp"
     tokens: int = 4_000_000
@@ -29,7 +34,13 @@ class Options:
     norms: bool = True
     layers: int = 2
     muon: bool = True
-    precision: Literal["bfloat16", "float32"] = "bfloat16"
+    precision: Literal["auto", "bfloat16", "float32"] = "auto"
     seed: int = 0
     seconds: float = 0.0
     start: str = ""
+
+    def on(self, device: torch.device) -> Options:
+        """These options with the precision that auto means on the device."""
+        if self.precision != "auto":
+            return self
+        return replace(self, precision="bfloat16" if has_fast_bfloat16(device) else "float32")

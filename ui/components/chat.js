@@ -250,6 +250,7 @@ class View {
       return item;
     });
     legend.replaceChildren(...entries);
+    this.find("next").textContent = `Next: ${chosen(data.options.speculation)}.`;
   }
 
   colour(kind, drafter) {
@@ -439,6 +440,12 @@ function make(tag, name = "", text = "") {
   if (name) element.className = name;
   if (text) element.textContent = text;
   return element;
+}
+// What a message sent now asks for; settings take a moment to arrive from their panel.
+function chosen({ enabled, drafter, draft_length }) {
+  if (!enabled) return "plain decoding";
+  if (!drafter) return "the server's choice of drafter";
+  return draft_length ? `${drafter}, D = ${draft_length}` : drafter;
 }
 function fixed(value, digits) { return value == null ? "–" : value.toFixed(digits); }
 function rate(tokens, ms) { return ms > 0 ? ((1000 * tokens) / ms).toFixed(1) : "–"; }
