@@ -20,10 +20,11 @@ from engine.errors import StartError
 from engine.trained import TargetFacts
 from engine.training.fit_batches import Rows, batches
 from engine.training.fit_module import Trained
-from engine.training.fit_options import Options
+from engine.training.fit_options import Options, products
 from engine.training.fit_progress import Recent, Report, State
 from engine.training.fit_start import begin_with, build
 from engine.training.fit_world import World
+from engine.training.muon import Muon
 from engine.training.shards import About, about_all, paths
 
 Tell = Callable[[Report], None]
@@ -151,7 +152,7 @@ def _optimisers(module: nn.Module, options: Options) -> list[torch.optim.Optimiz
             torch.optim.AdamW([*matrices, *others], options.rate, (0.9, 0.95), weight_decay=0.0)
         ]
     return [
-        torch.optim.Muon(matrices, options.rate, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
+        Muon(matrices, options.rate, products(options)),
         torch.optim.AdamW(others, options.rate, (0.9, 0.95), weight_decay=0.0),
     ]
 

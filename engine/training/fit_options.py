@@ -44,3 +44,8 @@ class Options:
         if self.precision != "auto":
             return self
         return replace(self, precision="bfloat16" if has_fast_bfloat16(device) else "float32")
+
+
+def products(options: Options) -> torch.dtype:
+    """What products are computed in."""
+    return torch.bfloat16 if options.precision == "bfloat16" else torch.float32

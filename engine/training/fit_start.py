@@ -17,7 +17,7 @@ from engine.training.fit_checkpoint import start_from
 from engine.training.fit_draft import DraftModel
 from engine.training.fit_module import Sizes, Trained
 from engine.training.fit_mtp import MtpHead
-from engine.training.fit_options import Options
+from engine.training.fit_options import Options, products
 from engine.training.fit_squares import start_linear
 from engine.training.model_digest import weights_digest
 from engine.training.shards import About
@@ -85,7 +85,7 @@ def build(target: Path, about: About, draft_ids: Sequence[int], options: Options
             found[f"{prefix}.{part}"] = get(f"{block}.mlp.{part}.weight")
         return found
 
-    dtype = torch.bfloat16 if options.precision == "bfloat16" else torch.float32
+    dtype = products(options)
     norm = get("model.norm.weight")
     if options.kind == "draft":
         start = {"norm": norm}
