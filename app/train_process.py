@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,7 @@ def run_fit(job: dict[str, Any], processes: int) -> dict[str, Any]:
 def _results(stage: str, command: Sequence[str], told: bytes) -> dict[str, Any]:
     end: dict[str, Any] = {"error": None, "result": None}
     with (
+        _terminable(),
         Bars(Console(stderr=True)) as bars,
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
     ):
@@ -76,6 +79,16 @@ def _results(stage: str, command: Sequence[str], told: bytes) -> dict[str, Any]:
     if end["result"] is None:
         raise Failure(f"The stage {stage} ended with status {process.returncode}; see above.")
     return end["result"]
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends us as Ctrl-C does: by default it would leave the stage running by itself."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def read_line(text: bytes) -> dict[str, Any] | None:

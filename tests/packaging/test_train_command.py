@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,7 @@ from app.train_process import _Sparing, read_line
 from app.train_report import show
 from engine.training.job import Line
 
+STAGE = (sys.executable, "-c")
 FIT = ("train", "fit", "mtp", "out", "--shards", "s", "--draft-ids", "i.npy")
 
 
@@ -177,3 +182,19 @@ def test_every_drafter_of_every_category_is_shown() -> None:
     assert shown.count("mtp") == shown.count("suffix") == 4  # twice in titles
     for part in ("qa", "rag", "1.870", "0.51", "rho 0.050", "50.0"):
         assert part in shown
+
+
+def test_a_stage_ends_with_the_command_that_runs_it(tmp_path: Path) -> None:
+    """However it is ended; SIGTERM is what service managers send."""
+    stage = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); "
+    stage += "time.sleep(60)"
+    command = f"from app.train_process import _results; _results('fit', {(*STAGE, stage)!r}, b'')"
+    with subprocess.Popen([sys.executable, "-c", command], stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.terminate()
+        process.wait(30)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
