@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -33,11 +34,10 @@ def group(commands: Any, name: str, text: str) -> Any:
 def add_setting(parser: argparse.ArgumentParser, name: str) -> None:
     """The option of one settings field. Its value stays text: the settings check it, wherever it
     came from."""
-    hint = get_type_hints(Settings, include_extras=True)[name]
+    hint, default = _fields()[name]
     description = next((m.description for m in hint.__metadata__ if m.description), "")
     kind = hint.__origin__
     choices = get_args(kind) if get_origin(kind) is Literal else None
-    default = next(f.default for f in msgspec.structs.fields(Settings) if f.name == name)
     shown = f" (default: {default})" if default not in ("", None, 0) else ""
     parser.add_argument(
         "--" + name.replace("_", "-"),
@@ -45,6 +45,13 @@ def add_setting(parser: argparse.ArgumentParser, name: str) -> None:
         metavar=None if choices else name.rsplit("_", 1)[-1].upper(),
         help=(description + shown).replace("%", "%%"),
     )
+
+
+@functools.cache
+def _fields() -> dict[str, tuple[Any, Any]]:
+    """(type hint, default) of each setting."""
+    hints = get_type_hints(Settings, include_extras=True)
+    return {one.name: (hints[one.name], one.default) for one in msgspec.structs.fields(Settings)}
 
 
 def positive(text: str) -> int:

@@ -11,7 +11,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 
 from app import package_version
-from app.admin import control, corpora, health, keys, records, state
+from app.admin import benchmarks, control, corpora, health, keys, records, state
 from app.errors import handle
 from app.inference import chat, completions, models, response_socket, responses, tokenize
 from app.inference.limits import MAX_BODY_BYTES
@@ -44,10 +44,15 @@ ROUTES = (
     control.unload_drafter,
     control.get_controller,
     control.set_controller,
+    control.set_policy,
     control.what_if,
     corpora.list_corpora,
     corpora.put_corpus,
     corpora.remove_corpus,
+    benchmarks.record_benchmark,
+    benchmarks.list_benchmarks,
+    benchmarks.get_benchmark,
+    benchmarks.remove_benchmark,
     records.decisions,
     records.requests,
     records.series,

@@ -6,8 +6,10 @@ import argparse
 from typing import Any
 
 from app import package_version
-from app.arguments import counts, group, leaf, names, positive
+from app.arguments import group, leaf, positive
+from app.bench.options import add_bench
 from app.settings import FIELDS
+from app.simulate.options import add_simulate
 from app.train_options import add_train
 
 SECRET = ("admin_key", "console_key")
@@ -29,7 +31,8 @@ def build_parser() -> argparse.ArgumentParser:
     leaf(commands, "serve", "run the API", "app.serve:main", every)
     add_ui(commands)
     add_chat(commands)
-    add_bench(commands)
+    add_bench(commands, add_client)
+    add_simulate(commands)
     add_model(commands)
     add_corpus(commands)
     add_drafter(commands)
@@ -79,69 +82,6 @@ def add_chat(commands: Any) -> None:
     chat.add_argument(
         "--mode", default="auto", help="none, auto, or a drafter, optionally with D: ngram:8"
     )
-
-
-def add_bench(commands: Any) -> None:
-    text = "measure a running server, modes side by side"
-    bench = leaf(commands, "bench", text, "app.bench.command:main")
-    add_client(bench)
-    add_prompts(bench, 128)
-    bench.add_argument(
-        "--modes",
-        type=names,
-        default=("none", "ngram", "auto"),
-        help="none (plain decoding), auto, or a drafter, optionally with D: none,ngram:8,auto",
-    )
-    bench.add_argument(
-        "--concurrency", type=counts, default=(1,), help="requests at once, such as 1,8"
-    )
-    bench.add_argument(
-        "--repeat", type=positive, default=1, help="times each mode runs (default: %(default)s)"
-    )
-    bench.add_argument(
-        "--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)"
-    )
-    add_drafter_bench(bench.add_subparsers(metavar="drafters"))
-
-
-def add_drafter_bench(kinds: Any) -> None:
-    text = "measure the drafters, in an engine of their own"
-    settings = ("model", "cache_dir", "dtype", "threads", "suffix_memory_mb", "max_draft_length")
-    settings += ("mtp", "draft_model", "draft_vocabulary")
-    bench = leaf(kinds, "drafters", text, "app.bench.drafters:main", settings)
-    add_prompts(bench, 160)
-    bench.add_argument(
-        "--corpus",
-        help="texts for the warm runs and the timed calls, a file as `paceline corpus load` takes",
-    )
-    bench.add_argument(
-        "--concurrency", type=positive, default=8, help="requests at once (default: %(default)s)"
-    )
-    bench.add_argument(
-        "--rounds",
-        type=positive,
-        default=10,
-        help="times that ten prompts are asked again (default: %(default)s)",
-    )
-    bench.add_argument(
-        "--model-length",
-        type=positive,
-        default=3,
-        help="tokens that an MTP head or a draft model drafts alone (default: %(default)s)",
-    )
-
-
-def add_prompts(bench: argparse.ArgumentParser, max_tokens: int) -> None:
-    """The options that both kinds of benchmark have."""
-    bench.add_argument("--prompts", help="JSON lines: question_id, category, turns")
-    bench.add_argument(
-        "--limit", type=positive, help="this many prompts, spread over the categories"
-    )
-    bench.add_argument("--categories", type=names, default=(), help="only these: coding,summary")
-    bench.add_argument(
-        "--max-tokens", type=positive, default=max_tokens, help="per answer (default: %(default)s)"
-    )
-    bench.add_argument("--json", metavar="OUT", help="write everything measured to this file")
 
 
 def add_model(commands: Any) -> None:

@@ -13,6 +13,7 @@ from litestar import Request
 
 from app.corpora.library import Library
 from app.corpora.shipped import find_shipped
+from app.db.benchmarks import BenchmarkStore
 from app.db.corpora import CorpusStore
 from app.db.engine import create_engine
 from app.db.keys import KeyStore
@@ -75,6 +76,7 @@ class Service:
             settings.corpus_tokens,
             find_shipped if settings.warm_corpus == "auto" else None,
         )
+        self.benchmarks = BenchmarkStore(self.database)
         self.responses = ResponseStore()
         self.tickets = Tickets()
         self._tasks: list[asyncio.Task[None]] = []

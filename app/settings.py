@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from app.failures import SettingsError, StartError
 from controller.contract import MAX_SCHEDULE_REQUESTS
-from engine.config import EngineConfig
+from engine.config import EngineConfig, PolicyName, check_policy
 
 EMBEDDED_NAME = "smollm2-135m-instruct"
 PREFIX = "PACELINE_"
@@ -193,6 +193,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=0, le=MAX_SCHEDULE_REQUESTS)] | None,
         Meta(description="nobody drafts while more requests decode; default: no limit"),
     ] = None
+    policy: Annotated[
+        PolicyName, Meta(description="who chooses drafter and draft length; see docs/policies.md")
+    ] = "adaptive"
+    policy_options: Annotated[
+        str, Meta(description="options of the policy: KEY=VALUE, with spaces in between")
+    ] = ""
+    ab_policy: Annotated[
+        str,
+        Meta(description="a second policy, for a share of the requests, to compare; default: none"),
+    ] = ""
+    ab_options: Annotated[str, Meta(description="options of the second policy")] = ""
+    ab_share: Annotated[
+        Annotated[float, Meta(ge=0, le=1)],
+        Meta(description="share of the requests that the second policy gets"),
+    ] = 0.5
     ui_port: Annotated[Port, Meta(description="port of the console")] = 8501
     ui_origin: Annotated[
         str,
@@ -240,6 +255,7 @@ def load_settings(
     settings = checked(given)
     check_keys(settings)
     check_mode(settings)
+    check_policies(settings)
     return complete(settings)
 
 
@@ -275,6 +291,19 @@ def check_mode(settings: Settings) -> None:
     if settings.max_drafting_requests is not None and settings.mode == "off":
         raise SettingsError("--max-drafting-requests has no effect in mode off: leave it out")
     schedule(settings)
+
+
+def check_policies(settings: Settings) -> None:
+    """The policies at start must be ones that the engine can make."""
+    names = ("policy", "policy_options", "ab_policy", "ab_options")
+    if all(getattr(settings, name) in ("", "adaptive") for name in names):
+        return
+    try:
+        check_policy(settings.engine_config())
+    except ValueError as error:
+        name, _, reason = str(error).partition(": ")
+        option = "--" + name.replace("_", "-")
+        raise SettingsError(f"{option} ({PREFIX}{name.upper()}): {reason}") from None
 
 
 def schedule(settings: Settings) -> tuple[tuple[int, int], ...]:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ def _results(stage: str, command: Sequence[str], told: bytes) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _terminable() -> Iterator[None]:
+def _terminable() -> Generator[None]:
     """SIGTERM ends us as Ctrl-C does: by default it would leave the stage running by itself."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

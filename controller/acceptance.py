@@ -8,6 +8,7 @@ discounted. Levels, each shrunk to the one before: prior by match length, drafte
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -16,9 +17,10 @@ from operator import mul
 
 import numpy as np
 
+from controller.choices import Table
 from controller.contract import Features
 from controller.correction import Correction, shift
-from controller.counts import POSITIONS, Counts, Table
+from controller.counts import POSITIONS, Counts
 
 MATCH_EDGES = (2, 3, 4, 6, 9, 17)
 STREAK_EDGES = (1, 2, 4)
@@ -52,21 +54,41 @@ PRIORS = (MODEL_RATE, *FIRST_BY_MATCH)
 """Prior of a_1 by bucket of the match length."""
 
 
-NO_PAIR = (Correction(REQUEST_MEMORY, REQUEST_WEIGHT), Correction(REQUEST_MEMORY, REQUEST_WEIGHT))
-"""Of a request that taught nothing yet."""
+FIRST_LENGTH = 16
+"""Positions that are looked up at once while learning."""
+
+FEW = 4
+"""So many drafts are priced one by one; for more, a table of all buckets is kept."""
+
+Drafts = tuple[str, Sequence[int], Sequence[Features]]
+"""Possible drafts of one drafter: its name, and for each the request and its features."""
+
+MOST_KNOWN = 1024
+"""So many features are remembered with their rows; they come again and again."""
+
+
+class _Slots(dict[int, int]):
+    """By request, where its odds for a drafter lie: 0, odds of 1, for those that taught nothing."""
+
+    def __missing__(self, request: int) -> int:
+        return 0
 
 
 class DrafterRates:
-    """One drafter: where its rows are, its first position's odds, and its deeper rates."""
+    """One drafter: where its rows are, its first position's odds, and its deeper rates. known: rows
+    by the identity of features, which held keeps alive; slots: of its requests' factors."""
 
     __slots__ = (
         "deeper",
         "first",
+        "held",
+        "known",
         "news",
         "number",
         "overall",
         "patience",
         "rows",
+        "slots",
         "sources",
         "stale",
     )
@@ -76,6 +98,9 @@ class DrafterRates:
         self.overall = overall
         self.first = Correction(DRAFTER_MEMORY, DRAFTER_WEIGHT)
         self.rows: dict[tuple[int, int, str], int] = {}
+        self.known: dict[int, int] = {}
+        self.held: list[Features] = []
+        self.slots = _Slots()
         self.sources: set[str] = set()
         self.deeper = MODEL_RATE
         self.news: list[tuple[int, int, int]] = []
@@ -83,20 +108,38 @@ class DrafterRates:
         self.stale = True
 
 
+class _Pair:
+    """How one request differs for one drafter: at the first position and at deeper ones."""
+
+    __slots__ = ("deeper", "first", "slot")
+
+    def __init__(self, slot: int) -> None:
+        self.slot = slot
+        self.first = Correction(REQUEST_MEMORY, REQUEST_WEIGHT)
+        self.deeper = Correction(REQUEST_MEMORY, REQUEST_WEIGHT)
+
+
 class Acceptance:
     """The acceptance model of all drafters and running requests. Memory is bounded: buckets are
-    a fixed grid, requests are dropped by `forget` (and, failing that, oldest first)."""
+    a fixed grid, requests are dropped by `forget` (and, failing that, oldest first).
+
+    The factors of all requests on the odds lie in one table, since planning reads many at once;
+    for more than a few drafts the odds of all buckets do too."""
 
     def __init__(self) -> None:
         self._drafters: dict[str, DrafterRates] = {}
-        self._requests: OrderedDict[tuple[int, str], tuple[Correction, Correction]] = OrderedDict()
+        self._requests: OrderedDict[tuple[int, str], _Pair] = OrderedDict()
+        self._free_slots: list[int] = []
+        self._factors = array("d", [1.0]) * (2 * (MAX_REQUESTS + 2))
+        self._factor_table = np.frombuffer(self._factors).reshape(2, -1)
         self._overall = Counts(DRAFTER_MEMORY)
         self._buckets = Counts(BUCKET_MEMORY)
         self._kinds = np.zeros(0, np.intp)
         self._parents = np.zeros((0, POSITIONS))
-        self._planned: dict[int, int] = {}
-        self._curves = np.zeros((0, POSITIONS))
-        self._expected: dict[int, list[float]] = {}
+        self._odds = np.zeros((POSITIONS, 0))
+        self._planned = np.zeros((0, POSITIONS))
+        self._before: dict[int, list[float]] = {}
+        self._many = self._settled = False
 
     # --- learning -----------------------------------------------------------------------------
 
@@ -121,41 +164,53 @@ class Acceptance:
         row = self._row(rates, features)
         pair = self._requests.get((request, drafter)) or self._pair(request, drafter)
         if seen:
-            place = self._planned.get(row)
-            if place is None:
-                curve = self._expected.get(row) or self._expect(row)
-            elif seen == 1:
-                curve = (self._curves.item(place, 0),)
-            else:
-                curve = self._curves[place, :seen].tolist()
-            pair[0].learn(curve[0], accepted > 0)
+            curve = self._expected(row, seen)
+            pair.first.learn(curve[0], accepted > 0)
+            self._factors[pair.slot] = pair.first.odds
             if seen > 1:
-                pair[1].learn_run(curve, accepted, seen)
+                pair.deeper.learn_run(curve, accepted, seen)
+                self._factors[MAX_REQUESTS + 2 + pair.slot] = pair.deeper.odds
         rates.news.append((accepted, seen, row))
         self._buckets.learn(row, accepted, seen)
+        self._settled = False
 
-    def _expect(self, row: int) -> list[float]:
-        """a_1 .. a_POSITIONS of a bucket that the last plan did not price."""
-        accepted, reached = self._buckets.tables()
-        found = self._parents[self._kinds[row]] * BUCKET_WEIGHT + accepted[row]
-        found /= reached[row] + BUCKET_WEIGHT
-        curve: list[float] = np.clip(found, LOWEST, HIGHEST).tolist()
-        self._expected[row] = curve
-        return curve
+    def _expected(self, row: int, length: int) -> list[float]:
+        """a_1 .. a_length or more of a bucket as planned with, before this step's news."""
+        if self._many and row < len(self._planned):
+            return self._planned[row, :length].tolist()
+        found = self._before.get(row)
+        if found is None or len(found) < length:
+            found = self._before[row] = self._curve(row, max(length, FIRST_LENGTH))
+        return found
 
-    def _pair(self, request: int, drafter: str) -> tuple[Correction, Correction]:
-        pair = (
-            Correction(REQUEST_MEMORY, REQUEST_WEIGHT),
-            Correction(REQUEST_MEMORY, REQUEST_WEIGHT),
-        )
-        self._requests[request, drafter] = pair
-        if len(self._requests) > MAX_REQUESTS:
-            self._requests.popitem(last=False)
+    def _curve(self, row: int, length: int) -> list[float]:
+        """a_1 .. a_length of a bucket."""
+        at, found = row * POSITIONS, []
+        hits, trials = self._buckets.accepted, self._buckets.reached
+        parents = self._parents[self._kinds.item(row), :length].tolist()
+        for k, parent in enumerate(parents, at):
+            rate = (parent * BUCKET_WEIGHT + hits[k]) / (trials[k] + BUCKET_WEIGHT)
+            found.append(min(max(rate, LOWEST), HIGHEST))
+        return found
+
+    def _pair(self, request: int, drafter: str) -> _Pair:
+        if len(self._requests) >= MAX_REQUESTS:
+            self._drop(*next(iter(self._requests)))
+        slot = self._free_slots.pop() if self._free_slots else len(self._requests) + 1
+        pair = self._requests[request, drafter] = _Pair(slot)
+        self._drafters[drafter].slots[request] = slot
         return pair
+
+    def _drop(self, request: int, drafter: str) -> None:
+        pair = self._requests.pop((request, drafter), None)
+        if pair is not None:
+            del self._drafters[drafter].slots[request]
+            self._free_slots.append(pair.slot)
+            self._factors[pair.slot] = self._factors[MAX_REQUESTS + 2 + pair.slot] = 1.0
 
     def forget(self, request: int) -> None:
         for drafter in self._drafters:
-            self._requests.pop((request, drafter), None)
+            self._drop(request, drafter)
 
     def forget_drafter(self, drafter: str) -> None:
         """Drop what was learned of a drafter; its rows stay for the next one of that name."""
@@ -163,73 +218,102 @@ class Acceptance:
         if table is None:
             return
         for key in [key for key in self._requests if key[1] == drafter]:
-            del self._requests[key]
+            self._drop(*key)
         for row in table.rows.values():
             self._buckets.clear(row)
-            self._expected.pop(row, None)
         self._overall.clear(table.overall)
         table.first = Correction(DRAFTER_MEMORY, DRAFTER_WEIGHT)
         table.news.clear()
-        table.stale = True
-        self._planned = {}
+        table.stale, self._settled = True, False
 
     # --- reading ------------------------------------------------------------------------------
 
-    def survivals(
-        self,
-        requests: Sequence[int],
-        drafters: Sequence[str],
-        features: Sequence[Features],
-        length: int,
-    ) -> Table:
+    def survivals(self, drafts: Sequence[Drafts], length: int) -> Table:
         """S_1 .. S_length of one possible draft per row, float64 [n, length]: S_k = a_1 ... a_k,
-        the chance that position k is accepted."""
-        rates = self._rates(requests, drafters, features, min(length, POSITIONS))
+        the chance that position k is accepted. In memory position by position."""
+        rates = self._rates(drafts, min(length, POSITIONS))
         if length > POSITIONS:
-            rates = np.pad(rates, ((0, 0), (0, length - POSITIONS)), mode="edge")
-        return np.multiply.accumulate(rates, axis=1, out=rates)
+            rates = np.pad(rates, ((0, length - POSITIONS), (0, 0)), mode="edge")
+        return np.multiply.accumulate(rates, axis=0, out=rates).T
 
-    def _rates(
-        self,
-        requests: Sequence[int],
-        drafters: Sequence[str],
-        features: Sequence[Features],
-        length: int,
-    ) -> Table:
-        """a_1 .. a_length for each request's next draft, float64 [n, length <= POSITIONS]."""
+    def _rates(self, drafts: Sequence[Drafts], length: int) -> Table:
+        """a_1 .. a_length for each request's next draft, float64 [length <= POSITIONS, n]."""
         rows: list[int] = []
-        own = self._drafters
-        for drafter, found in zip(drafters, features, strict=True):
-            rows.append(self._row(own.get(drafter) or self._drafter(drafter), found))
+        slots: list[int] = []
+        for drafter, requests, features in drafts:
+            rates = self._drafters.get(drafter) or self._drafter(drafter)
+            # The same few features come again and again, and an identity is fast to look up.
+            try:
+                rows += map(rates.known.__getitem__, map(id, features))
+            except KeyError:
+                del rows[len(slots) :]
+                rows += self._looked_up(rates, features)
+            slots += map(rates.slots.__getitem__, requests)
+        self._before.clear()
+        if len(rows) <= FEW:
+            self._refresh_all()
+            each = [self._rates_of(*one, length) for one in zip(rows, slots, strict=True)]
+            return np.array(each).T.copy()
+        self._many = True
+        self._build_table()
+        first, deeper = self._factor_table.take(slots, 1)
+        found = self._odds[:length].take(rows, 1)
+        found[0] *= first
+        found[1:] *= deeper
+        found /= found + 1.0
+        return found
+
+    def _rates_of(self, row: int, slot: int, length: int) -> list[float]:
+        """a_1 .. a_length of a draft by itself."""
+        found, deeper = self._curve(row, length), self._factors[MAX_REQUESTS + 2 + slot]
+        first = shift(found[0], self._factors[slot])
+        if deeper == 1.0:
+            return [first, *found[1:]]
+        return [first, *[rate * deeper / (1.0 - rate + rate * deeper) for rate in found[1:]]]
+
+    def settle(self) -> None:
+        """A step was learned from: the table is brought up to date now, if the last plan needed it,
+        so that the next one finds it so."""
+        if self._many:
+            self._build_table()
+            self._many = False
+
+    def _build_table(self) -> None:
+        if self._settled:
+            return
+        self._refresh_all()
+        rows = self._buckets.rows
+        accepted, reached = self._buckets.tables()
+        rates = self._parents.take(self._kinds[:rows], 0)
+        rates *= BUCKET_WEIGHT
+        rates += accepted[:rows]
+        rates /= reached[:rows] + BUCKET_WEIGHT
+        np.maximum(rates, LOWEST, out=rates)
+        np.minimum(rates, HIGHEST, out=rates)
+        self._planned = rates
+        self._odds = np.ascontiguousarray((rates / (1.0 - rates)).T)
+        self._settled = True
+
+    def _refresh_all(self) -> None:
         for table in self._drafters.values():
             if table.stale or len(table.news) >= table.patience:
                 self._refresh(table)
-        index = np.array(rows, np.intp)
-        accepted, reached = self._buckets.tables()
-        curves = self._parents.take(self._kinds.take(index), 0)
-        curves *= BUCKET_WEIGHT
-        curves += accepted.take(index, 0)
-        trials = reached.take(index, 0)
-        trials += BUCKET_WEIGHT
-        curves /= trials
-        np.maximum(curves, LOWEST, out=curves)
-        np.minimum(curves, HIGHEST, out=curves)
-        self._planned = dict(zip(rows, range(len(rows)), strict=True))
-        self._curves = curves
-        self._expected.clear()
-        odds = np.empty_like(curves)
-        pairs = [self._requests.get(key, NO_PAIR) for key in zip(requests, drafters, strict=True)]
-        odds.T[:] = [pair[1].odds for pair in pairs]
-        odds[:, 0] = [pair[0].odds for pair in pairs]
-        rates = curves[:, :length] * odds[:, :length]
-        scale = 1.0 - curves[:, :length]
-        scale += rates
-        rates /= scale
-        return rates
+
+    def _looked_up(self, rates: DrafterRates, features: Sequence[Features]) -> list[int]:
+        """The rows of features of which some are not known yet."""
+        if len(rates.known) > MOST_KNOWN:
+            rates.known.clear()
+            rates.held.clear()
+        for one in features:
+            if id(one) not in rates.known:
+                rates.known[id(one)] = self._row(rates, one)
+                rates.held.append(one)  # an identity is one's own only as long as one lives
+        return [rates.known[id(one)] for one in features]
 
     def _refresh(self, table: DrafterRates) -> None:
         """The drafter's rates with the news. An unobserved position reads the one before it."""
         self._take_news(table)
+        self._settled = False
         at = table.overall * POSITIONS
         hits = self._overall.accepted[at : at + POSITIONS]
         trials = self._overall.reached[at : at + POSITIONS]
@@ -252,7 +336,7 @@ class Acceptance:
         batch of news the order does not count."""
         if not table.news:
             return
-        found, table.news, table.stale = table.news, [], True
+        found, table.news, table.stale, self._settled = table.news, [], True, False
         table.first.learn_many(
             [PRIORS[self._kinds.item(row) % len(PRIORS)] for _, seen, row in found if seen],
             sum(accepted > 0 for accepted, _, _ in found),
@@ -261,7 +345,8 @@ class Acceptance:
 
     def rates(self, request: int, drafter: str, features: Features, length: int) -> list[float]:
         """a_1 .. a_length for the request's next draft."""
-        found = self._rates([request], [drafter], [features], min(length, POSITIONS))[0].tolist()
+        found = self._rates([(drafter, [request], [features])], min(length, POSITIONS))
+        found = found[:, 0].tolist()
         return found + found[-1:] * (length - len(found))
 
     def survival(self, request: int, drafter: str, features: Features, length: int) -> list[float]:
@@ -338,6 +423,7 @@ class Acceptance:
         row = rates.rows.get(key)
         if row is None:
             row = rates.rows[key] = self._buckets.add_row()
+            self._settled = False
             kind = rates.number * len(PRIORS) + match
             self._kinds = np.append(self._kinds, np.intp(kind))
             if match and rates.deeper != DEEPER:

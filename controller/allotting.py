@@ -2,59 +2,64 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import repeat
 
+from controller.choices import Lengths
 from controller.contract import NONE, Allotment, BatchView
 from controller.lineup import Lineup
+from controller.probing import Swap
 
-MAX_REQUESTS = 4096
+MOST_KEPT = 2048
 
 
 class Allotter:
-    """Plain decoding is the commonest allotment and never changes, so it is made once for each
-    running request."""
+    """Most allotments come again in the next steps, so they are kept a while and not made again."""
 
     def __init__(self) -> None:
-        self._plains: OrderedDict[int, Allotment] = OrderedDict()
+        self._kept = _Kept()
 
     def plain(self, batch: BatchView) -> tuple[Allotment, ...]:
         """Plain decoding for everybody."""
-        return tuple([self._plain(request.id) for request in batch.requests])
+        return tuple(self._plain(batch))
 
     def allot(
         self,
         batch: BatchView,
         lineup: Lineup,
         placed: Sequence[tuple[int, int]],
-        lengths: Sequence[int],
+        lengths: Lengths,
+        swap: Swap | None = None,
     ) -> tuple[Allotment, ...]:
         """In the batch's order. placed: (place in lineup.all, length) of the given lengths;
-        lengths: of lineup.free."""
-        found: list[Allotment | None] = [None] * len(batch.requests)
+        lengths: of lineup.free; swap: what a probe puts in the place of one."""
+        found, kept = self._plain(batch), self._kept
         for place, length in placed:
-            i, name = lineup.all.requests[place], lineup.all.drafters[place]
-            found[i] = Allotment(batch.requests[i].id, name, length)
-        free = lineup.free
-        tail = (free.chain.tail if free.chain is not None else None) or ""
-        for place, length in enumerate(lengths):
-            if length:
-                i, more = free.requests[place], free.tail(place, length)
-                request, name = batch.requests[i].id, free.drafters[place]
-                if more:
-                    found[i] = Allotment(request, name, length - more, tail, more)
-                else:
-                    found[i] = Allotment(request, name, length)
-        pairs = zip(found, batch.requests, strict=True)
-        return tuple([one or self._plain(request.id) for one, request in pairs])
+            i = lineup.all.requests.item(place)
+            found[i] = kept[found[i].request, lineup.all.drafter(place), length]
+        free, drafts = lineup.free, lengths.nonzero()[0]
+        requests, who = free.requests[drafts].tolist(), free.who[drafts].tolist()
+        names, tail = free.names, (free.chain.tail if free.chain is not None else None) or ""
+        for i, code, length in zip(requests, who, lengths[drafts].tolist(), strict=True):
+            own = free.depth(code, length) if tail else length
+            if own < length:
+                found[i] = Allotment(found[i].request, names[code], own, tail, length - own)
+            else:
+                found[i] = kept[found[i].request, names[code], length]
+        if swap is not None:
+            found[swap.place] = swap.allotment
+        return tuple(found)
 
-    def forget(self, request: int) -> None:
-        self._plains.pop(request, None)
+    def _plain(self, batch: BatchView) -> list[Allotment]:
+        if len(self._kept) > MOST_KEPT:
+            self._kept.clear()
+        ids = [request.id for request in batch.requests]
+        return list(map(self._kept.__getitem__, zip(ids, repeat(NONE), repeat(0))))
 
-    def _plain(self, request: int) -> Allotment:
-        found = self._plains.get(request)
-        if found is None:
-            found = self._plains[request] = Allotment(request, NONE, 0)
-            if len(self._plains) > MAX_REQUESTS:
-                self._plains.popitem(last=False)
-        return found
+
+class _Kept(dict[tuple[int, str, int], Allotment]):
+    """Allotments without a tail."""
+
+    def __missing__(self, key: tuple[int, str, int]) -> Allotment:
+        made = self[key] = Allotment(*key)
+        return made

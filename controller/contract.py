@@ -3,13 +3,14 @@
 The same values serve the engine loop, the simulator and, later, other engines. Nothing here
 names a tensor, a page or a socket. `Controller.plan` sees offers and never drafted token ids, so
 admission cannot depend on what was drawn (the bias of reference "non-anticipating" rules).
+What there are hundreds of in every step is a named tuple, the cheapest value to make.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 Mode = Literal["auto", "pinned", "off"]
 
@@ -49,8 +50,7 @@ class Setting:
     max_drafting_requests: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RequestView:
+class RequestView(NamedTuple):
     """One decoding request as known before anything is drawn.
 
     context_len: tokens committed so far (prompt and output). remaining: tokens it may still
@@ -89,8 +89,7 @@ class Features:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(NamedTuple):
     """A drafter can draft up to max_length (>= 1) tokens for a request in this step.
 
     catch_up: rows of committed text that it must compute before its first draft, beyond what its
@@ -104,8 +103,7 @@ class Offer:
     catch_up: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Allotment:
+class Allotment(NamedTuple):
     """Draft `length` tokens with `drafter`; length 0 (drafter "none") is plain decoding.
 
     tail: who continues a draft of the full length, by up to tail_length tokens, or "". Its tokens

@@ -14,6 +14,7 @@ from controller.acceptance import Acceptance
 from controller.allotting import Allotter
 from controller.attention import Attention
 from controller.averages import Sample
+from controller.choices import Table
 from controller.contract import (
     NONE,
     Allotment,
@@ -32,13 +33,16 @@ from controller.decision import summary
 from controller.exploring import ROWS, Explorer
 from controller.guards import HarmGuard, RequestGuard
 from controller.journal import GRID, Journal, words
-from controller.lineup import Lineup, is_known, line_up
-from controller.mixing import chain_name, fill_key, tail_key
+from controller.knowledge import knowledge
+from controller.lineup import Lineup, line_up
+from controller.mixing import fill_key, tail_key
 from controller.outlook import what_if
-from controller.planner import Allocation, Table, allocate, expected, uniform
+from controller.planner import Allocation, allocate, expected, uniform
 from controller.precedence import check_setting
 from controller.probing import Probe, Probing
+from controller.roster import Roster
 from controller.schedule import at_batch
+from controller.usable import is_known
 
 PRICE_RATE = 0.1
 ROW_COST_ROWS = 4
@@ -50,7 +54,8 @@ class AdaptiveController:
 
     drafters: names of the drafters the engine starts with, without "none". models: those of them
     that are models, which run for all their requests at once. tails: those that can continue a
-    model's draft. cost: the calibrated table. clock: seconds since the epoch. Raises ValueError for
+    model's draft. cost: the calibrated table. group: the target's query heads per KV head, for the
+    guidelines; None when not known. clock: seconds since the epoch. Raises ValueError for
     a setting that makes no sense."""
 
     def __init__(
@@ -61,19 +66,18 @@ class AdaptiveController:
         *,
         models: Sequence[str] = (),
         tails: Sequence[str] = (),
+        group: int | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.drafters = tuple(drafters)
-        self.models = tuple(models)
-        self.tails = tuple(tails)
+        self._roster = Roster(drafters, models, tails)
+        self.group = group
         self.cost = cost
         for name in models:
             cost.expect(name, 0.0)
         self.acceptance = Acceptance()
         self._setting = setting or Setting()
         check_setting(self._setting, self.drafters)
-        self._enabled = set(self.drafters)
-        self._journal = Journal(self._names, clock)
+        self._journal = Journal(self._roster.plans, clock)
         self._probing = Probing(partial(is_known, self.acceptance))
         self._explorer = Explorer(self._probing)
         self._attention = Attention()
@@ -91,6 +95,11 @@ class AdaptiveController:
     def setting(self) -> Setting:
         return self._setting
 
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """The drafters that there are, without "none"."""
+        return self._roster.drafters
+
     def configure(self, setting: Setting) -> None:
         """Takes effect at the next plan. ValueError when the setting makes no sense."""
         check_setting(setting, self.drafters)
@@ -101,53 +110,31 @@ class AdaptiveController:
 
     def set_enabled(self, drafter: str, enabled: bool) -> None:
         """ValueError for an unknown drafter."""
-        if drafter not in self.drafters:
-            raise ValueError(f"drafter: {drafter!r} is not one of {', '.join(self.drafters)}")
-        if enabled == (drafter in self._enabled):
-            return
-        (self._enabled.add if enabled else self._enabled.discard)(drafter)
-        self._restart(f"The operator {'enabled' if enabled else 'disabled'} {drafter}.")
+        if self._roster.set_enabled(drafter, enabled):
+            self._restart(f"The operator {'enabled' if enabled else 'disabled'} {drafter}.")
 
     def add_drafter(self, drafter: DrafterInfo) -> None:
         """Known from the next plan on, and enabled. ValueError for a name that is taken."""
-        name = drafter.name
-        if name == NONE or name in self.drafters:
-            raise ValueError(f"drafter: there is one by the name {name!r} already")
-        self.drafters += (name,)
+        self._roster.add(drafter)
         if drafter.model:
-            self.models += (name,)
-        if drafter.tail:
-            self.tails += (name,)
-        self._enabled.add(name)
-        if drafter.model:
-            self.cost.expect(name, drafter.rho)
-        self._probing.forget(name)
-        self._journal.relist(self._names, f"The drafter {name} was loaded.")
+            self.cost.expect(drafter.name, drafter.rho)
+        self._probing.forget(drafter.name)
+        self._journal.relist(self._roster.plans, f"The drafter {drafter.name} was loaded.")
         self._attention.reset()
 
     def remove_drafter(self, name: str) -> None:
         """Unknown from the next plan on, with all that was learned of it. ValueError for an unknown
         drafter, and for one that the setting pins."""
-        if name not in self.drafters:
-            raise ValueError(f"drafter: {name!r} is not one of {', '.join(self.drafters)}")
+        self._roster.check(name)
         if self._setting.drafter == name:
             raise ValueError(f"drafter: {name} is pinned; set another drafter or mode first")
-        self.drafters = _without(self.drafters, name)
-        self.models = _without(self.models, name)
-        self.tails = _without(self.tails, name)
-        self._enabled.discard(name)
+        self._roster.remove(name)
         for key in (name, tail_key(name), fill_key(name)):
             self.acceptance.forget_drafter(key)
         self.cost.forget_drafter(name)
         self._probing.forget(name)
         self._explorer.reset()
-        self._journal.relist(self._names, f"The drafter {name} was unloaded.")
-
-    @property
-    def _names(self) -> tuple[str, ...]:
-        """What a plan can be called: the drafters, and chains of a model and its tail."""
-        chains = [chain_name(head, tail) for head in self.models for tail in self.tails]
-        return (*self.drafters, *chains)
+        self._journal.relist(self._roster.plans, f"The drafter {name} was unloaded.")
 
     @property
     def attentive(self) -> bool:
@@ -180,86 +167,82 @@ class AdaptiveController:
                 return Plan(self._allotter.plain(batch))
         n = len(batch.requests)
         setting = at_batch(self._setting, n)
-        context_tokens = sum(r.context_len for r in batch.requests)
+        context_tokens = sum([request.context_len for request in batch.requests])
         lineup = line_up(
             batch,
             offers,
             setting,
-            self._enabled,
+            self._roster.enabled,
             self.acceptance,
             self.cost,
             price=self._price,
             row_price=self._journal.regime.row_cost,
             held=self._harm.active,
+            down=self._request_guard.down,
             blocks=self._request_guard.blocks,
-            models=self.models,
-            tails=self.tails,
+            models=self._roster.models,
+            tails=self._roster.tails,
         )
         free = lineup.free
         room = max(batch.free_rows, 0)
         placed, gained, draft_ms = lineup.place(room)
         tokens = n + gained
-        rows = sum(length for _, length in placed)
+        rows = sum([length for _, length in placed])
         room -= rows
         extra = min(room, int(np.add.reduce(free.longest)))
         span = ROW_COST_ROWS * n
         reach = rows + min(room, extra + ROWS)
         curve = self.cost.verify_curve(n, max(reach, span), context_tokens)
-        reachable = curve[rows : rows + min(room, extra + ROWS) + 1]
-        reachable = reachable + (self.cost.overhead_ms(n, True) + draft_ms)
+        reachable = curve[rows : reach + 1] + (self.cost.overhead_ms(n, True) + draft_ms)
         if not rows:
             reachable[0] = curve[0] + self.cost.overhead_ms(n, False)
         costs = reachable[: extra + 1]
         best = allocate(costs, tokens, free)
         probe = self._probe(lineup, reachable, best, setting, batch)
         lengths = best.lengths if probe is None else probe.apply(best.lengths)
-        plain_ms, drafters = costs.item(0), lineup.all.drafters
+        swap = probe.swap if probe is not None else None
+        allotments = self._allotter.allot(batch, lineup, placed, lengths, swap)
+        plain_ms, everybody = costs.item(0), lineup.all
         sample = Sample(
             requests=n,
             context=context_tokens / n,
             forced=lineup.forced,
             blocked=lineup.blocked,
-            first=_mean(lineup.all.survival[:, 0]),
+            first=_mean(everybody.survival[:, 0]),
             row_cost=(curve.item(span) - curve.item(0)) / span * n / plain_ms,
             plain_ms=plain_ms,
             plain_tokens=tokens,
             tokens=best.tokens,
             ms=best.ms,
-            offers={d: drafters.count(d) for d in dict.fromkeys(drafters)},
+            offers=everybody.counts(),
         )
         if probe is not None:
             sample.tokens, sample.ms = expected(costs, tokens, free, lengths)
-            if probe.swap is not None:
-                sample.tokens += probe.swap.gain
-                sample.ms += probe.swap.ms
+            if swap is not None:
+                sample.tokens += swap.gain
+                sample.ms += swap.ms
         if self._journal.looks():
-            sample.grid = {}
-            for name in dict.fromkeys(free.drafters):
-                mine = [i for i, drafter in enumerate(free.drafters) if drafter == name]
-                alone = free if len(mine) == len(free) else free.take(mine)
-                sample.grid[name] = uniform(costs, tokens, alone, GRID, room)
-        allotments = self._allotter.allot(batch, lineup, placed, lengths.tolist())
-        if probe is not None and probe.swap is not None:
-            swap = probe.swap
-            allotments = (*allotments[: swap.place], swap.allotment, *allotments[swap.place + 1 :])
+            sample.grid = {
+                free.names[code]: uniform(costs, tokens, free.of(code), GRID, room)
+                for code in free.present()
+            }
         sample.count(allotments)
         if looks:
-            gain_ms = best.tokens * plain_ms / tokens - best.ms
-            self._attention.looked(n, gain_ms, plain_ms)
+            self._attention.looked(n, best.tokens * plain_ms / tokens - best.ms, plain_ms)
         old = self._price or best.goodput
         self._price = old + PRICE_RATE * (best.goodput - old)
         self._remember(batch, lineup, sample, allotments)
         probed = None
-        if probe is not None and probe.swap is not None:
-            probed = probe.swap.allotment.request
+        if swap is not None:
+            probed = swap.allotment.request
         elif probe is not None and probe.choice is not None:
-            probed = batch.requests[free.requests[probe.choice]].id
+            probed = batch.requests[free.requests.item(probe.choice)].id
         decision = self._journal.write(
             batch,
             sample,
             self._setting,
             setting,
-            self._enabled,
+            self._roster.enabled,
             self.cost,
             self.acceptance,
             self._harm,
@@ -275,7 +258,7 @@ class AdaptiveController:
         batch: BatchView,
     ) -> Probe | None:
         """The probe of this step, where one is due and allowed. costs: as long as there is room."""
-        if setting.mode != "auto" or not lineup.open:
+        if setting.mode != "auto" or self._harm.active or not lineup.may_try:
             return None
         ids = [request.id for request in batch.requests]
         probe = self._explorer.resume(lineup, costs, best, ids)
@@ -298,16 +281,17 @@ class AdaptiveController:
         sample: Sample,
         allotments: Sequence[Allotment],
     ) -> None:
-        price = 0.0
-        forced = frozenset(batch.requests[lineup.all.requests[i]].id for i, _ in lineup.fixed)
-        rows = sum(
-            [a.length + a.tail_length for a in allotments if a.length and a.request not in forced]
-        )
+        price, rows = 0.0, sum([total for _, total in sample.drafts.values()])
+        forced: frozenset[int] = frozenset()
+        if lineup.fixed:
+            requests, places = batch.requests, lineup.all.requests
+            forced = frozenset([requests[places.item(i)].id for i, _ in lineup.fixed])
+            rows -= sum([a.length + a.tail_length for a in allotments if a.request in forced])
         if rows:
             extra_ms = max(0.0, sample.ms - sample.plain_ms)
             price = extra_ms / rows * sample.requests / sample.plain_ms
         tails = {}
-        if self.tails:
+        if self._roster.tails:
             tails = {a.request: a.tail_length for a in allotments if a.tail_length}
         self._note(batch.step, Planned(price, forced, tails))
 
@@ -336,6 +320,7 @@ class AdaptiveController:
         self._explorer.measured(outcome.proposals)
         self._probing.elapse(outcome.verify_ms + outcome.draft_ms + outcome.overhead_ms)
         self._credit.step(outcome.per_request, planned)
+        self.acceptance.settle()
 
     def _guard(self, outcome: StepOutcome, planned: Planned | None) -> None:
         """Enter the step in the harm ledger, unless somebody else chose it or prefill shared it."""
@@ -356,7 +341,6 @@ class AdaptiveController:
 
     def forget(self, request: int) -> None:
         self.acceptance.forget(request)
-        self._allotter.forget(request)
         self._request_guard.forget(request)
 
     # --- views --------------------------------------------------------------------------------
@@ -370,23 +354,31 @@ class AdaptiveController:
         return what_if(
             batch_size,
             context_len,
-            sorted(self._enabled),
+            sorted(self._roster.enabled),
             self._setting.max_draft_length,
             self.cost,
             self.acceptance,
-            lambda name: self._journal.regime.means.get("offered " + name, 1.0),
+            self._offered,
         )
 
+    def _offered(self, drafter: str) -> float:
+        """The recent share of requests that the drafter has a draft for."""
+        return self._journal.regime.means.get("offered " + drafter, 1.0)
+
     def report(self) -> dict[str, object]:
-        current, learned = self._journal.ledger.current, self.acceptance.report()
+        current = self._journal.ledger.current
         return {
             "setting": asdict(self._setting),
-            "drafters": {name: name in self._enabled for name in self.drafters},
-            "acceptance": {name: learned[name] for name in self.drafters if name in learned},
-            "tails": {
-                name: learned[tail_key(name)] for name in self.tails if tail_key(name) in learned
-            },
-            "cost": self.cost.report(),
+            "drafters": {name: name in self._roster.enabled for name in self.drafters},
+            **knowledge(
+                self._roster,
+                self.acceptance,
+                self.cost,
+                max_length=self._setting.max_draft_length,
+                group=self.group,
+                means=self._journal.regime.means,
+                offered=self._offered,
+            ),
             "probing": self._probing.report(),
             "attention": self._attention.report(),
             "guard": self._harm.report(),
@@ -394,10 +386,6 @@ class AdaptiveController:
             "decisions": self._journal.ledger.count,
             "current": summary(current) if current else None,
         }
-
-
-def _without(names: tuple[str, ...], name: str) -> tuple[str, ...]:
-    return tuple(one for one in names if one != name)
 
 
 def _mean(values: Table) -> float | None:

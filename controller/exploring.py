@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from controller.choices import Choices, Table
 from controller.contract import Allotment, Proposal
-from controller.lineup import COLD_ROWS, Lineup
-from controller.planner import Allocation, Choices, Table
+from controller.lineup import Lineup
+from controller.planner import Allocation
 from controller.probing import BUDGET, PROBE_LENGTH, Probe, Probing, Swap, beyond
+from controller.usable import COLD_ROWS
 
 DEEPER_LENGTH = 2
 """Positions beyond a model's pass that are tried at once."""
@@ -41,8 +43,8 @@ class Explorer:
         """The probe due for this step, already accounted for. ids: of the batch's requests.
         costs[m]: ms with m drafted rows, up to ROWS more than the plan's where there is room."""
         free = lineup.free
-        known = set(free.drafters)
-        for name in lineup.offered.prices:
+        known = [free.names[code] for code in free.present()]
+        for name in lineup.offered.names:
             if name not in known and self._probing.due(name):
                 swap = self._try(name, lineup.candidates(name), free, costs, best, ids)
                 if swap is not None:
@@ -51,7 +53,8 @@ class Explorer:
         full = _at_full_depth(free, best) if head else frozenset[int]()
         if full and self._probing.due(beyond(head)):
             deep = lineup.candidates(head)
-            deep = deep.take([i for i, place in enumerate(deep.requests) if place in full])
+            kept = [i for i, place in enumerate(deep.requests.tolist()) if place in full]
+            deep = deep.take(kept)
             swap = self._try(head, deep, free, costs, best, ids)
             if swap is not None:
                 return Probe(swap=swap)
@@ -66,7 +69,7 @@ class Explorer:
         request, name, before = self._pursued
         self._pursued = None
         rows = lineup.candidates(name)
-        for j, place in enumerate(rows.requests):
+        for j, place in enumerate(rows.requests.tolist()):
             left = 0 if rows.catch_up is None else rows.catch_up.item(j)
             if ids[place] == request and COLD_ROWS < left < before:
                 self._pursued, self._probed = (request, name, left), True
@@ -111,8 +114,10 @@ class Explorer:
         chain = free.chain
         begun = chain.depth if chain is not None and chain.head == name else 0
 
+        requests = candidates.requests.tolist()
+
         def worth(j: int) -> float:
-            lost = planned.get(candidates.requests[j], (None, 0.0))[1]
+            lost = planned.get(requests[j], (None, 0.0))[1]
             return (
                 candidates.survival.item(j, begun if candidates.survival.shape[1] > begun else 0)
                 - lost
@@ -120,7 +125,7 @@ class Explorer:
             )
 
         j = max(range(len(candidates)), key=worth)
-        place = candidates.requests[j]
+        place = requests[j]
         instead, lost = planned.get(place, (None, 0.0))
         swap = _swap(candidates, j, ids[place], instead, best, costs, begun)
         if swap is None:
@@ -158,14 +163,14 @@ def _swap(
     length = min(most, candidates.longest.item(j), len(costs) - 1 - best.rows + before)
     if length <= begun:
         return None
-    name = candidates.drafters[j]
-    price = candidates.prices[name]
+    name = candidates.drafter(j)
+    price = candidates.price(candidates.who.item(j))
     if begun:
         ms = price.per_depth * (length - begun)
     else:
         ms = price.ms(1, length) + candidates.catch_up_ms(j)
     gain = float(candidates.survival[j, :length].sum())
-    return Swap(candidates.requests[j], Allotment(request, name, length), instead, gain, ms)
+    return Swap(candidates.requests.item(j), Allotment(request, name, length), instead, gain, ms)
 
 
 def _forgone_ms(instead: int | None, lost: float, best: Allocation, costs: Table) -> float:
@@ -181,7 +186,7 @@ def _gains(free: Choices, best: Allocation) -> dict[int, tuple[int, float]]:
     """By place in the batch, the choice that drafts for it and its expected accepted tokens."""
     lengths = best.lengths.tolist()
     return {
-        free.requests[i]: (i, float(free.survival[i, :length].sum()))
+        free.requests.item(i): (i, float(free.survival[i, :length].sum()))
         for i, length in enumerate(lengths)
         if length
     }
@@ -192,5 +197,5 @@ def _at_full_depth(free: Choices, best: Allocation) -> frozenset[int]:
     chain = free.chain
     if chain is None:
         return frozenset()
-    lengths = best.lengths.tolist()
-    return frozenset(free.requests[i] for i in free.places(chain.head) if lengths[i] >= chain.depth)
+    heads = free.places(chain.head)
+    return frozenset(free.requests[heads[best.lengths[heads] >= chain.depth]].tolist())

@@ -125,13 +125,15 @@ class RequestGuard:
 
     def __init__(self) -> None:
         self._accounts: OrderedDict[int, _Account] = OrderedDict()
+        self.down: set[int] = set()
+        """Requests that are stood down now."""
 
     def record(self, request: int, drafted: int, accepted: int, price: float) -> None:
         account = self._accounts.get(request)
         if account is None:
             account = self._accounts[request] = _Account()
             if len(self._accounts) > MAX_REQUESTS:
-                self._accounts.popitem(last=False)
+                self.down.discard(self._accounts.popitem(last=False)[0])
         account.price = price
         account.drafted += drafted
         account.net = min(account.net + accepted - price * drafted, REQUEST_CREDIT)
@@ -139,6 +141,7 @@ class RequestGuard:
             account.dwell = REQUEST_DWELL
         if account.drafted >= REQUEST_TRIAL and account.net < -REQUEST_LOSS:
             account.left = account.dwell
+            self.down.add(request)
             account.dwell = min(2 * account.dwell, REQUEST_LONGEST)
             account.net = 0.0
             account.drafted = 0
@@ -152,6 +155,7 @@ class RequestGuard:
         account.net = max(account.net + accepted - account.price * (accepted + 1), 0.0)
         if account.net > REQUEST_LOSS * account.dwell / (2 * REQUEST_DWELL):
             account.left = 0
+            self.down.discard(request)
             account.net = 0.0
 
     def blocks(self, request: int) -> bool:
@@ -160,7 +164,10 @@ class RequestGuard:
         if account is None or account.left == 0:
             return False
         account.left -= 1
+        if account.left == 0:
+            self.down.discard(request)
         return True
 
     def forget(self, request: int) -> None:
         self._accounts.pop(request, None)
+        self.down.discard(request)

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from controller.acceptance import Acceptance
+from controller.choices import Chain, Choices, Lengths, Table
 from controller.contract import Features
-from controller.planner import Chain, Choices, Lengths, Table, surplus
+from controller.planner import surplus
 
 LONGEST_TAIL = 8
 TAIL = Features(match_length=3)
@@ -54,12 +55,11 @@ class Tail:
 
 def read_tails(acceptance: Acceptance, drafters: Sequence[str]) -> list[Tail]:
     """The tails of these drafters as learned so far."""
-    found: list[Tail] = []
-    for name in drafters:
-        keys = (tail_key(name), fill_key(name))
-        survival, filled = acceptance.survivals((NOBODY, NOBODY), keys, (TAIL, FULL), LONGEST_TAIL)
-        found.append(Tail(name, survival, filled))
-    return found
+    keys = [(tail_key(name), TAIL) for name in drafters]
+    keys += [(fill_key(name), FULL) for name in drafters]
+    drafts = [(key, (NOBODY,), (features,)) for key, features in keys]
+    found, n = acceptance.survivals(drafts, LONGEST_TAIL), len(drafters)
+    return [Tail(name, found[i], found[n + i]) for i, name in enumerate(drafters)]
 
 
 NOBODY = -1
@@ -77,89 +77,107 @@ class Pass:
 
 @dataclass(slots=True)
 class Mix:
-    """picked: one choice per span. shared: the model pass that some of them take part in."""
+    """picked: [n], the choice of each request of the batch, -1 where it has none. shared: the model
+    pass that some of them take part in."""
 
-    picked: list[int]
+    picked: Lengths
     shared: Pass | None
 
 
-def pick(
-    choices: Choices, spans: Sequence[tuple[int, int]], price: float, row_price: float
-) -> list[int]:
-    """For each span (begin, end) of a request's choices the one with the largest surplus."""
-    worth = surplus(choices, price, row_price).tolist()
-    return [max(range(*span), key=worth.__getitem__) for span in spans]
+class Grid:
+    """The choices by drafter and request: [drafters, n] of places in `choices`, -1 for none."""
+
+    def __init__(self, choices: Choices, requests: int, usable: Lengths | None = None) -> None:
+        """usable: the places that may be chosen, all by default."""
+        self.choices = choices
+        self.places = np.full((len(choices.names), requests), -1, np.intp)
+        if usable is None:
+            self.places[choices.who, choices.requests] = np.arange(len(choices))
+        else:
+            self.places[choices.who[usable], choices.requests[usable]] = usable
+
+    def best(self, worth: Table) -> Lengths:
+        """[n], of each request's choices the one of the largest worth, of equals the first
+        drafter's. worth: [choices + 1], the last is -inf."""
+        if len(self.places) == 1:
+            return self.places[0]
+        best = worth.take(self.places, mode="wrap").argmax(0)
+        return self.places[best, np.arange(self.places.shape[1])]
+
+    def without(self, names: Sequence[str]) -> Grid:
+        """The grid without these drafters."""
+        kept = [i for i, name in enumerate(self.choices.names) if name not in names]
+        found = Grid.__new__(Grid)
+        found.choices, found.places = self.choices, self.places[kept]
+        return found
+
+
+def worth_of(choices: Choices, price: float, row_price: float) -> Table:
+    """[choices + 1], the surplus of each, and -inf behind for `no choice`."""
+    worth = np.full(len(choices) + 1, -np.inf)
+    surplus(choices, price, row_price, worth[:-1])
+    return worth
 
 
 def mix(
-    choices: Choices,
-    spans: Sequence[tuple[int, int]],
-    caps: Sequence[int],
+    grid: Grid,
+    caps: Lengths,
     models: Sequence[str],
     tails: Sequence[Tail],
     price: float,
     row_price: float,
 ) -> Mix:
-    """One choice for each request; spans: (begin, end) of its choices. caps: by choice, how many
-    tokens its request may draft with a tail, 0 where a tail is not allowed. price: tokens per ms;
-    row_price: tokens per row."""
-    worth = surplus(choices, price, row_price).tolist()
-    picked = [max(range(*span), key=worth.__getitem__) for span in spans]
+    """One choice for each request that has any. caps: by choice, how many tokens its request may
+    draft with a tail, 0 where a tail is not allowed. price: tokens per ms; row_price: tokens per
+    row."""
+    worth = worth_of(grid.choices, price, row_price)
+    picked = grid.best(worth)
+    rivals = grid.without(models)
     best: tuple[float, Mix] | None = None
     for model in models:
-        found = _with_model(
-            model, models, choices, spans, picked, worth, caps, tails, price, row_price
-        )
-        if found is not None and (best is None or found[0] > best[0]):
-            best = found
+        if model in grid.choices.names:
+            found = _with_model(model, grid, rivals, picked, worth, caps, tails, price, row_price)
+            if found is not None and (best is None or found[0] > best[0]):
+                best = found
     return best[1] if best is not None else Mix(picked, None)
 
 
 def _with_model(
     model: str,
-    models: Sequence[str],
-    choices: Choices,
-    spans: Sequence[tuple[int, int]],
-    picked: Sequence[int],
-    worth: Sequence[float],
-    caps: Sequence[int],
+    grid: Grid,
+    rivals: Grid,
+    picked: Lengths,
+    worth: Table,
+    caps: Lengths,
     tails: Sequence[Tail],
     price: float,
     row_price: float,
 ) -> tuple[float, Mix] | None:
     """What the model adds at its best depth, in tokens, and the mix with it."""
-    mine: list[int] = []
-    rivals: list[int] = []
-    others: list[float] = []
-    places: list[int] = []
-    for place, (begin, end) in enumerate(spans):
-        own = [i for i in range(begin, end) if choices.drafters[i] == model]
-        if own:
-            rest = [i for i in range(begin, end) if choices.drafters[i] not in models]
-            rival = max(rest, key=worth.__getitem__, default=-1)
-            mine.append(own[0])
-            rivals.append(rival)
-            others.append(max(worth[rival], 0.0) if rest else 0.0)
-            places.append(place)
-    if not mine:
+    choices = grid.choices
+    code = choices.names.index(model)
+    places = np.flatnonzero(grid.places[code] >= 0)
+    if not len(places):
         return None
-    cost = choices.prices[model]
-    survival = choices.survival[mine]
-    room = np.array([caps[i] for i in mine])
+    mine = grid.places[code, places]
+    rival = np.full(len(places), -1)
+    if len(rivals.places):
+        rival = rivals.best(worth)[places]
+    other = np.maximum(worth.take(rival, mode="wrap"), 0.0)
+    cost, survival = choices.price(code), choices.survival.T.take(mine, 1).T
     depths = np.arange(1, survival.shape[1] + 1)
     values = np.add.accumulate(np.maximum(survival - row_price, 0.0), axis=1)
     values -= price * cost.per_request
     if choices.charges is not None:
         values -= price * choices.charges[mine][:, None]
-    tail, bonus = _best_tail(survival, room, depths, tails, row_price)
+    tail, bonus = _best_tail(survival, caps.take(mine), depths, tails, row_price)
     values += bonus
-    other = np.array(others)
     gains = np.maximum(values - other[:, None], 0.0)
     total = np.add.reduce(gains, axis=0) - price * (cost.fixed + cost.per_depth * depths)
     depth = int(total.argmax()) + 1
-    chosen = list(picked)
-    for place, i, rival, gain in zip(places, mine, rivals, gains[:, depth - 1], strict=True):
-        chosen[place] = i if rival < 0 or (gain > 0.0 and total[depth - 1] > 0.0) else rival
+    joins = (rival < 0) | ((gains[:, depth - 1] > 0.0) & (total[depth - 1] > 0.0))
+    chosen = picked.copy()
+    chosen[places] = np.where(joins, mine, rival)
     return float(total[depth - 1]), Mix(chosen, Pass(model, depth, tail))
 
 
@@ -181,22 +199,24 @@ def _best_tail(
     return best, bonus
 
 
-def chained(choices: Choices, shared: Pass, caps: Sequence[int]) -> Choices:
+def chained(choices: Choices, shared: Pass, caps: Lengths) -> Choices:
     """The choices as the shared pass bounds them: the model's end at its depth, and those that get
     there go on with the tail as far as their caps allow."""
     depth, tail = shared.depth, shared.tail
-    mine = np.array([name == shared.model for name in choices.drafters])
+    mine = choices.who == choices.names.index(shared.model)
     before = choices.longest
     longest = np.where(mine, np.minimum(before, depth), before)
-    survival = choices.survival.copy()
+    survival = choices.survival.copy(order="K")
     survival[mine, depth:] = 0.0
     if tail is None:
         return replace(
             choices, survival=survival, longest=longest, chain=Chain(shared.model, depth)
         )
-    more = np.clip(np.array(caps) - depth, 0, LONGEST_TAIL) * (mine & (before >= depth))
+    more = np.clip(caps - depth, 0, LONGEST_TAIL) * (mine & (before >= depth))
     widest = max(survival.shape[1], depth + LONGEST_TAIL)
-    survival = np.pad(survival, ((0, 0), (0, widest - survival.shape[1])))
+    padded = np.zeros((widest, len(survival)))
+    padded[: survival.shape[1]] = survival.T
+    survival = padded.T
     ends = survival[:, depth - 1 : depth] * tail.survival
     ends *= np.arange(LONGEST_TAIL) < more[:, None]
     survival[:, depth : depth + LONGEST_TAIL] += ends

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from controller.choices import Choices, Lengths, Table
 from controller.contract import NONE, Allotment
-from controller.planner import Allocation, Choices, Lengths, Table
+from controller.planner import Allocation
 
 SHORTEST, LONGEST = 4, 512
 BUDGET = 0.004
@@ -139,50 +140,51 @@ class Probing:
             if self.affordable(cost):
                 self.fire(NONE, cost)
                 return Probe(None)
-        drafters = choices.drafters
-        names = dict.fromkeys(drafters)
-        for name in names:
-            mine = range(len(drafters))
-            if len(names) > 1:
-                mine = [i for i in mine if drafters[i] == name]
-            probe = self._select_drafter(name, mine, choices, costs, best)
+        drafts, ended = [0] * len(choices.names), [0] * len(choices.names)
+        who, longest = choices.who.tolist(), choices.longest.tolist()
+        for code, length, most in zip(who, best.lengths.tolist(), longest, strict=True):
+            if length:
+                drafts[code] += 1
+                ended[code] += length >= most
+        for code in dict.fromkeys(who):
+            name, running = choices.names[code], drafts[code] > 0
+            if running:
+                self.seen(name)
+                if ended[code]:
+                    continue
+            if not self.due(deeper(name) if running else name):
+                continue
+            mine = choices.who == code
+            if running:
+                mine &= best.lengths > 0
+            probe = self._try(mine.nonzero()[0], not running, choices, costs, best)
             if probe is not None:
                 return probe
         return None
 
-    def _select_drafter(
-        self,
-        name: str,
-        mine: Sequence[int],
-        choices: Choices,
-        costs: Table,
-        best: Allocation,
+    def _try(
+        self, mine: Lengths, idle: bool, choices: Choices, costs: Table, best: Allocation
     ) -> Probe | None:
-        lengths, subject = best.lengths.tolist(), name
-        live = [i for i in mine if lengths[i]] if best.rows else []
-        if live:
-            self.seen(name)
-            mine, subject = live, deeper(name)
-            longest = choices.longest.tolist()
-            if any(lengths[i] >= longest[i] for i in live):
-                return None
-        if not self.due(subject):
-            return None
-        first, goodput = choices.survival[:, 0], best.goodput
-        i = max(mine, key=lambda j: first.item(j) - choices.catch_up_ms(j) * goodput)
-        idle, planned = not live, lengths[i]
+        """The most promising of a drafter's choices, some tokens deeper than planned; idle: the
+        drafter does not run at all."""
+        worth = choices.survival[mine, 0]
+        if choices.catch_up is not None:
+            per_row = choices.price(choices.who.item(mine[0])).per_row
+            worth = worth - choices.catch_up[mine] * per_row * best.goodput
+        i = int(mine[worth.argmax()])
+        planned, code = best.lengths.item(i), choices.who.item(i)
         more = min(PROBE_LENGTH, choices.longest.item(i) - planned, len(costs) - 1 - best.rows)
         if more < 1:
             return None
-        gain = float(choices.survival[i, planned : planned + more].sum())
+        gain = float(np.add.reduce(choices.survival[i, planned : planned + more]))
         cost = costs.item(best.rows + more) - costs.item(best.rows) - gain / best.goodput
-        price = choices.prices[name]
-        depth = choices.depth(name, planned + more) - choices.depth(name, planned)
+        price = choices.price(code)
+        depth = choices.depth(code, planned + more) - choices.depth(code, planned)
         cost += price.ms(1, depth) + choices.catch_up_ms(i) if idle else price.per_depth * depth
         cost = max(0.0, cost)
         if not self.affordable(cost):
             return None
-        self.fire(subject, cost)
+        self.fire(choices.names[code] if idle else deeper(choices.names[code]), cost)
         return Probe(i, more, idle)
 
     def report(self) -> dict[str, object]:

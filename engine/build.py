@@ -13,11 +13,13 @@ from platformdirs import user_cache_path
 from controller.contract import Controller, CostPoint, Setting
 from controller.controller import AdaptiveController
 from controller.cost import CostModel
+from controller.policies import PolicyInputs
+from controller.policies.switchable import Switchable
 from engine.attention import TorchAttention
 from engine.attention_choice import open_attention
 from engine.calibration import cost_key, cost_points
 from engine.compiler import Compiler
-from engine.config import EngineConfig
+from engine.config import EngineConfig, policy_choice
 from engine.device import Device, open_device
 from engine.draft_models.opening import Opened, Ready, open_at_start, pages_at_start
 from engine.draft_models.sources import AUTO, OFF
@@ -153,6 +155,24 @@ def adaptive(config: EngineConfig, points: list[CostPoint]) -> AdaptiveControlle
         cost=CostModel(points),
         setting=Setting(max_draft_length=config.max_draft_length),
     )
+
+
+def open_controller(
+    config: EngineConfig, points: list[CostPoint], group: int | None = None
+) -> Switchable:
+    """The policy that the config names over a measured cost table. group: the target's query heads
+    of a key-value head. Raises StartError."""
+    inputs = PolicyInputs(
+        drafters=tuple(DRAFTERS),
+        tails=tuple(DRAFTERS),
+        cost=CostModel(points),
+        setting=Setting(max_draft_length=config.max_draft_length),
+        group=group,
+    )
+    try:
+        return Switchable(inputs, policy_choice(config))
+    except ValueError as error:
+        raise StartError("bad_policy", f"The policy cannot be made: {error}.") from None
 
 
 def open_engine(

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Protocol
 
 from controller.contract import NONE, Setting
+from controller.policies.switchable import PolicyChoice, Switchable
 from engine.corpora import corpus_states, drop_corpus, encode_corpus, put_corpus
 from engine.drafters.base import Bounded
 from engine.errors import RequestError
@@ -29,6 +30,7 @@ from engine.wire import (
     PutCorpus,
     SetController,
     SetDrafter,
+    SetPolicy,
     Tokenize,
     UnloadDrafter,
 )
@@ -53,6 +55,8 @@ def answer(body: CallBody, engine: Engine, text: Text, models: Models | None = N
     match body:
         case SetController():
             return set_controller(engine, body)
+        case SetPolicy():
+            return set_policy(engine, body)
         case SetDrafter():
             return set_drafter(engine, body, models)
         case GetReport():
@@ -135,8 +139,25 @@ def set_controller(engine: Engine, body: SetController) -> ControllerState:
     return controller_state(engine)
 
 
+def set_policy(engine: Engine, body: SetPolicy) -> ControllerState:
+    """Switch to another policy; it holds from the next step on."""
+    controller = engine.controller
+    if not isinstance(controller, Switchable):
+        raise RequestError("bad_setting", "this engine's policy cannot be changed.", "policy")
+    choice = PolicyChoice(
+        body.policy, body.policy_options, body.ab_policy, body.ab_options, body.ab_share
+    )
+    try:
+        controller.switch(choice)
+    except ValueError as error:
+        field, _, message = str(error).partition(": ")
+        raise RequestError("bad_setting", f"{field}: {message}.", field) from error
+    return controller_state(engine)
+
+
 def controller_state(engine: Engine) -> ControllerState:
-    setting = engine.controller.setting
+    controller, setting = engine.controller, engine.controller.setting
+    choice = controller.choice if isinstance(controller, Switchable) else PolicyChoice()
     return ControllerState(
         setting.mode,
         setting.drafter,
@@ -144,6 +165,7 @@ def controller_state(engine: Engine) -> ControllerState:
         setting.max_draft_length,
         setting.schedule,
         setting.max_drafting_requests,
+        **asdict(choice),
     )
 
 

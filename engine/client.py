@@ -33,6 +33,7 @@ from engine.wire import (
     Reply,
     SetController,
     SetDrafter,
+    SetPolicy,
     Snapshot,
     Submit,
     UnloadDrafter,
@@ -84,6 +85,7 @@ class EngineClient:
         self._controller: SetController | None = None
         self._drafters: dict[str, SetDrafter] = {}
         self._sources: dict[str, str] = {}
+        self._policy: dict[str, str | float] = {}
         self.hello: Hello | None = None
         self.progress: Progress | None = None
         self.state: State = "starting"
@@ -139,6 +141,8 @@ class EngineClient:
         result = await self._replies.ask(body, self._child.send)
         if isinstance(body, SetController):
             self._controller = body
+        elif isinstance(body, SetPolicy):
+            self._policy = msgspec.structs.asdict(body)
         elif isinstance(body, SetDrafter):
             self._drafters[body.name] = body.after(self._drafters.get(body.name))
         elif isinstance(body, LoadDrafter) and not body.dry_run:
@@ -167,7 +171,7 @@ class EngineClient:
         """A new child that serves. Raises EngineStartError."""
         start = log_end(self._log_path)
         try:
-            config = msgspec.structs.replace(self._config, **self._sources)
+            config = msgspec.structs.replace(self._config, **self._sources, **self._policy)
             self._child = child = await Child.spawn(config, self._log_path, self._command)
             hello = await child.hello(self._note_progress)
         except EngineStartError as error:

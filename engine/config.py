@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+
+if TYPE_CHECKING:
+    from controller.policies.switchable import PolicyChoice
+
+PolicyName = Literal[
+    "adaptive",
+    "off",
+    "fixed",
+    "batch_table",
+    "tensorrt_schedule",
+    "ema_tiers",
+    "goodput",
+    "ucb",
+    "acceptance_gate",
+    "ngram_else_model",
+    "margin_verify",
+]
 
 
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,7 +42,9 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     folder (for draft_model also a Hugging Face id). draft_vocabulary: so many of the most frequent
     tokens they may draft; 0 as their checkpoint says. An engine whose step runs longer than
     step_timeout_s (five times that for its first, which may compile), or that sends nothing for
-    silence_timeout_s, hangs: it is killed and restarted."""
+    silence_timeout_s, hangs: it is killed and restarted. policy: who chooses drafter and D, with
+    policy_options as "KEY=VALUE KEY=VALUE"; with ab_policy the share ab_share of the requests has
+    that one instead."""
 
     model: str = "embedded"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -50,6 +69,32 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mtp: str = "auto"
     draft_model: str = "auto"
     draft_vocabulary: int = 0
+    policy: PolicyName = "adaptive"
+    policy_options: str = ""
+    ab_policy: str = ""
+    ab_options: str = ""
+    ab_share: float = 0.5
     step_timeout_s: float = 60.0
     silence_timeout_s: float = 15.0
     served_name: str = ""
+
+
+def check_policy(config: EngineConfig) -> None:
+    """ValueError, beginning with the field and a colon, for a policy that cannot be made."""
+    # The policies load numpy, which most commands do without.
+    from controller.policies.switchable import check_choice
+
+    check_choice(policy_choice(config))
+
+
+def policy_choice(config: EngineConfig) -> PolicyChoice:
+    """The policy, or pair of policies, that the config names."""
+    from controller.policies.switchable import PolicyChoice
+
+    return PolicyChoice(
+        config.policy,
+        config.policy_options,
+        config.ab_policy,
+        config.ab_options,
+        config.ab_share,
+    )

@@ -109,6 +109,18 @@ class SetController(msgspec.Struct, frozen=True, tag="set_controller"):
     max_drafting_requests: int | None = None
 
 
+class SetPolicy(msgspec.Struct, frozen=True, tag="set_policy"):
+    """Another policy from the next step on, or two with ab_policy: the share ab_share of the
+    requests then has that one. Options as "KEY=VALUE KEY=VALUE". Reply: ControllerState. Errors:
+    bad_setting, which names the field."""
+
+    policy: str
+    policy_options: str = ""
+    ab_policy: str = ""
+    ab_options: str = ""
+    ab_share: float = 0.5
+
+
 ParameterValue = bool | int | float
 
 
@@ -205,6 +217,7 @@ class EncodeCorpus(msgspec.Struct, frozen=True, tag="encode_corpus"):
 
 CallBody = (
     SetController
+    | SetPolicy
     | SetDrafter
     | LoadDrafter
     | UnloadDrafter
@@ -298,6 +311,11 @@ class ControllerState(msgspec.Struct, frozen=True):
     max_draft_length: int
     schedule: tuple[tuple[int, int], ...] = ()
     max_drafting_requests: int | None = None
+    policy: str = "adaptive"
+    policy_options: str = ""
+    ab_policy: str = ""
+    ab_options: str = ""
+    ab_share: float = 0.5
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):

@@ -22,7 +22,7 @@ from typing import NoReturn
 import msgspec
 import torch
 
-from engine.build import adaptive, calibrate, open_engine, open_target
+from engine.build import calibrate, open_controller, open_engine, open_target
 from engine.calls import controller_state, drafter_states
 from engine.config import EngineConfig
 from engine.draft_models.live import LiveModels
@@ -105,7 +105,9 @@ def _run(
         loaded = time.perf_counter()
         calibration = calibrate(config, target, report)
         calibrated = time.perf_counter()
-        controller = adaptive(config, calibration.points)
+        shape = target.loaded.decoder.shape
+        group = shape.heads // shape.kv_heads
+        controller = open_controller(config, calibration.points, group)
         engine, intake = open_engine(config, target, controller, outbox.put)
         models = LiveModels(config, target, engine, lambda errand: inbox.put(Errand(errand)))
     except StartError as error:

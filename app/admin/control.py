@@ -23,6 +23,7 @@ from engine.wire import (
     LoadDrafter,
     SetController,
     SetDrafter,
+    SetPolicy,
     UnloadDrafter,
 )
 
@@ -70,6 +71,17 @@ class ControllerChange(msgspec.Struct, forbid_unknown_fields=True):
     draft_length: int | None = None
     schedule: Annotated[list[Entry], Meta(max_length=MAX_SCHEDULE_ENTRIES)] = []
     max_drafting_requests: Annotated[int, Meta(ge=0, le=MAX_SCHEDULE_REQUESTS)] | None = None
+
+
+class PolicyChange(msgspec.Struct, forbid_unknown_fields=True):
+    """Options as `KEY=VALUE KEY=VALUE`. With ab_policy the share ab_share of the requests, by a
+    hash of their ids, has that policy instead, and the report compares the two."""
+
+    policy: Annotated[str, Meta(min_length=1, max_length=64)]
+    policy_options: Annotated[str, Meta(max_length=4096)] = ""
+    ab_policy: Annotated[str, Meta(max_length=64)] = ""
+    ab_options: Annotated[str, Meta(max_length=4096)] = ""
+    ab_share: Annotated[float, Meta(ge=0, le=1)] = 0.5
 
 
 @get("/api/drafters", opt={"scope": "admin:read"}, operation_id="ListDrafters", tags=["admin"])
@@ -184,6 +196,27 @@ async def set_controller(
     body = SetController(data.mode, data.drafter, length, schedule, data.max_drafting_requests)
     before = controller_state(service)
     after = await _audited(request, service, "set_controller", "controller", before, body)
+    service.views.controller_changed(after, request.user.name, time.time())
+    return await _controller_with_report(service)
+
+
+@put(
+    "/api/controller/policy",
+    opt={"scope": "operate"},
+    operation_id="SetPolicy",
+    tags=["admin"],
+)
+async def set_policy(
+    request: Request[Any, Any, Any],
+    data: JSONBody[PolicyChange],
+    service: NamedDependency[Service],
+) -> dict[str, Any]:
+    """Change who chooses drafter and D, from the next step on; mode and limits stay."""
+    body = SetPolicy(
+        data.policy, data.policy_options, data.ab_policy, data.ab_options, data.ab_share
+    )
+    before = controller_state(service)
+    after = await _audited(request, service, "set_policy", "controller", before, body)
     service.views.controller_changed(after, request.user.name, time.time())
     return await _controller_with_report(service)
 

@@ -1,10 +1,9 @@
-"""Runs the modes interleaved over chunks of prompts, then prints and stores what was measured."""
+"""`paceline bench`: measures arms side by side, prints what was found and writes it."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import secrets
 import sys
 import time
 from pathlib import Path
@@ -14,139 +13,152 @@ import httpx
 import msgspec
 from rich.console import Console
 
-from app.bench import machine, report
-from app.bench.client import Run, Sample, run_chunk
-from app.bench.prompts import Prompt, category, chunks, read_prompts
+from app.bench import machine, report, table
+from app.bench.arms import Arm, base_of, check_names, first_model, other_arm, own_arms
+from app.bench.client import Run
+from app.bench.options import MODES
+from app.bench.page import write_page
+from app.bench.prompts import read_prompts
 from app.bench.publish import output_file, publishable
-from app.failures import Failure
-from app.modes import speculation
+from app.bench.record import Summary, record
+from app.bench.result import Result, write_csv, write_json
+from app.bench.running import Measurement
+from app.bench.schedule import groups
 from app.progress import Bars
 from app.remote import api_key, served_model
 
-SMALLEST_CHUNK = 5
-CHUNK_WAVES = 4
-REQUEST_S = 600.0
+INTERRUPTED = 130
 
 
 def main(options: argparse.Namespace) -> int:
-    prompts = read_prompts(options.prompts, options.limit, options.categories)
-    for mode in options.modes:
-        speculation(mode)
-    out = output_file(options.json)
-    key = api_key(options.key)
-    model = served_model(options.url, key)
-    return asyncio.run(bench(options, key, model, prompts, out))
-
-
-async def bench(
-    options: argparse.Namespace, key: str, model: str, prompts: list[Prompt], out: Path | None
-) -> int:
+    files = [
+        (option, path)
+        for option, given in (
+            ("--json", options.json), ("--csv", options.csv), ("--html", options.html),
+        )
+        if (path := output_file(given, option))
+    ]  # fmt: skip
+    limit = None if options.trace else options.limit  # of a trace it counts the requests
+    prompts = read_prompts(options.prompts, limit, options.categories, options.pool_below)
+    plan = groups(options, prompts)
+    arms = [named(arm) for arm in arms_of(options)]
+    base = base_of([arm.name for arm in arms], options.base)
+    measurement = Measurement(
+        arms,
+        plan,
+        options.max_tokens,
+        options.temperature,
+        options.ignore_eos,
+        options.repeat,
+        options.warm_up,
+        options.stall_s,
+        options.all_turns,
+        options.positions,
+    )
     started = time.time()
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(
-        base_url=options.url.rstrip("/"),
-        headers={"Authorization": f"Bearer {key}"},
-        timeout=httpx.Timeout(REQUEST_S, connect=5.0),
-        limits=limits,
-        trust_env=False,
-    ) as client:
-        body = {
-            "model": model,
-            "max_completion_tokens": options.max_tokens,
-            "temperature": options.temperature,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        if options.temperature:
-            body["seed"] = 1
-        runs = await measure(client, options, prompts, body)
-        state = await server_state(client)
-    found = report.rows(runs)
-    report.show(found, Console(highlight=False, width=160 if not sys.stdout.isatty() else None))
-    samples = [sample for run in runs for sample in run.samples]
-    errors = [sample for sample in samples if sample.error]
+    runs: list[Run] = []
+    interrupted = False
+    with Bars(Console(stderr=True)) as bars:
+        try:
+            asyncio.run(measurement.run(runs, bars))
+        except KeyboardInterrupt:
+            interrupted = True
+    result = Result(
+        kind="bench",
+        command=["paceline", *publishable(sys.argv[1:])],
+        time=started,
+        machine=machine.describe(),
+        server=server_state(next((arm for arm in arms if arm.ours), None)),
+        settings=settings(options, arms, len(prompts)) | {"interrupted": interrupted},
+        base=base,
+        rows=report.rows(runs, base, options.tpot_ms),
+        runs=runs,
+    )
+    code = finish(result, files)
+    if options.record:
+        headers = {"Authorization": f"Bearer {api_key(options.key)}"}
+        summary = Summary(
+            result.kind,
+            result.time,
+            result.base,
+            result.command,
+            result.machine,
+            result.settings,
+            result.rows,
+        )
+        name = record(options.url, headers, summary)
+        print(f"Recorded as {name}")
+    return code or (INTERRUPTED if interrupted else 0)
+
+
+def finish(result: Result, files: list[tuple[str, Path]]) -> int:
+    """Print the result and write it; the exit code."""
+    wide = 180 if not sys.stdout.isatty() else None
+    table.show(result.rows, result.base, Console(highlight=False, width=wide))
+    for option, path in files:
+        match option:
+            case "--json":
+                write_json(path, result)
+            case "--csv":
+                write_csv(path, result.rows)
+            case _:
+                write_page(path, result)
+        print(f"Written to {path}")
+    errors = [sample for run in result.runs for sample in run.samples if sample.error]
     if errors:
-        print(f"{len(errors)} requests failed; the first: {errors[0].error}", file=sys.stderr)
-    if out:
-        result = {
-            "command": ["paceline", *publishable(sys.argv[1:])],
-            "time": started,
-            "machine": machine.describe(),
-            "server": state,
-            "settings": settings(options, len(prompts)),
-            "rows": found,
-            "runs": runs,
-        }
-        out.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1))
-        print(f"Written to {out}")
+        first = errors[0]
+        print(
+            f"{len(errors)} requests failed; the first ({first.mode}, {first.failure}): "
+            f"{first.error}",
+            file=sys.stderr,
+        )
     return 1 if errors else 0
 
 
-async def measure(
-    client: httpx.AsyncClient,
-    options: argparse.Namespace,
-    prompts: list[Prompt],
-    body: dict[str, Any],
-) -> list[Run]:
-    """All runs. For each chunk the modes follow one another, so that drift of the machine meets
-    all alike; who starts changes from chunk to chunk, since the first meets the cold cache. Each
-    mode and repeat has a cache salt of its own: it finds neither prompts nor answers of another."""
-    run_id = secrets.token_hex(4)
-    bodies = {mode: with_mode(body, mode) for mode in options.modes}
-    total = len(prompts) * len(bodies) * options.repeat * len(options.concurrency)
-    done = 0
-    runs: list[Run] = []
-    with Bars(Console(stderr=True)) as bars:
-        for mode, request in bodies.items():
-            bars.update("bench", 0.0, f"warming up {mode}")
-            place = Sample(mode, 1, 0, 0, prompts[0].category, 0)
-            short = request | {"max_completion_tokens": 16}
-            run = await run_chunk(client, prompts[:1], short, place, lambda: None)
-            if error := run.samples[0].error:
-                raise Failure(f"Mode {mode} does not work on this server: {error}")
-
-        def count() -> None:
-            nonlocal done
-            done += 1
-            bars.update("bench", done / total, f"{done} of {total} requests")
-
-        for concurrency in options.concurrency:
-            size = max(SMALLEST_CHUNK, CHUNK_WAVES * concurrency)
-            parts = chunks(prompts, size, concurrency)
-            for repeat in range(options.repeat):
-                salted = {
-                    mode: request | {"cache_salt": f"bench-{run_id}-{mode}-{concurrency}-{repeat}"}
-                    for mode, request in bodies.items()
-                }
-                for number, part in enumerate(parts):
-                    for mode in rotated(list(bodies), number + repeat):
-                        place = Sample(mode, concurrency, repeat, number, category(part), 0)
-                        runs.append(await run_chunk(client, part, salted[mode], place, count))
-    return runs
+def arms_of(options: argparse.Namespace) -> list[Arm]:
+    """Our modes, then the other servers. With --arm alone only those are measured. Raises
+    SettingsError."""
+    modes = options.modes or (() if options.arm else MODES)
+    key = api_key(options.key) if modes else ""
+    arms = [*own_arms(modes, options.url, key), *(other_arm(given) for given in options.arm)]
+    check_names(arms)
+    return arms
 
 
-def with_mode(body: dict[str, Any], mode: str) -> dict[str, Any]:
-    wish = speculation(mode)
-    return body if wish is None else body | {"speculation": wish}
+def named(arm: Arm) -> Arm:
+    """The arm with the model that its server lists first, unless one was given. Raises
+    StartError."""
+    if arm.model:
+        return arm
+    model = served_model(arm.url, arm.key) if arm.ours else first_model(arm)
+    return msgspec.structs.replace(arm, model=model)
 
 
-def rotated(modes: list[str], by: int) -> list[str]:
-    by %= len(modes)
-    return modes[by:] + modes[:by]
-
-
-async def server_state(client: httpx.AsyncClient) -> dict[str, Any] | None:
-    """Model and controller of /api/state, None when the key may not read it."""
-    answer = await client.get("/api/state")
-    if answer.status_code != 200:
+def server_state(arm: Arm | None) -> dict[str, Any] | None:
+    """Model and controller of our server's /api/state, None when it cannot be read."""
+    if arm is None:
         return None
-    state = answer.json()
+    try:
+        answer = httpx.get(arm.url + "/api/state", headers=arm.headers, timeout=10, trust_env=False)
+        state = answer.json() if answer.status_code == 200 else None
+    except (httpx.HTTPError, ValueError):
+        return None
+    if not isinstance(state, dict):
+        return None
     return {name: state.get(name) for name in ("model", "controller")}
 
 
-def settings(options: argparse.Namespace, prompts: int) -> dict[str, Any]:
-    names = ("modes", "concurrency", "repeat", "max_tokens", "temperature", "categories", "limit")
+def settings(options: argparse.Namespace, arms: list[Arm], prompts: int) -> dict[str, Any]:
+    names = (
+        "concurrency", "rate", "repeat", "warm_up", "max_tokens", "temperature", "ignore_eos",
+        "categories", "limit", "all_turns", "tpot_ms", "trace_speed", "trace_tokens", "phase",
+        "pool_below",
+    )  # fmt: skip
     return {name: getattr(options, name) for name in names} | {
+        "modes": [arm.name for arm in arms if arm.ours],
+        "arms": {arm.name: arm.model for arm in arms if not arm.ours},
         "prompts": Path(options.prompts).name,
+        "phases": Path(options.phases).name if options.phases else None,
+        "trace": Path(options.trace).name if options.trace else None,
         "prompts_used": prompts,
     }

@@ -1,62 +1,63 @@
-"""Prompts from a JSON lines file in the Spec-Bench format, chosen evenly and cut into chunks."""
+"""Prompts for a benchmark: chosen evenly over their categories and cut into chunks."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 
 import msgspec
 
+from app.bench.workloads import Prompt, read_workload
 from app.failures import SettingsError
 
-
-class Prompt(msgspec.Struct, frozen=True):
-    """One line. Only the first turn is used."""
-
-    question_id: int | str
-    category: str
-    turns: tuple[str, ...]
-
-    @property
-    def text(self) -> str:
-        return self.turns[0]
+MIXED = "mixed"
 
 
 def read_prompts(
-    name: str | Path | None, limit: int | None = None, categories: Sequence[str] = ()
+    name: str | Path | None,
+    limit: int | None = None,
+    categories: Sequence[str] = (),
+    pool_below: int = 0,
 ) -> list[Prompt]:
     """The prompts of a file, at most `limit`, taken from the categories in turn so that each is
-    there. Raises SettingsError on a missing file, a broken line or an unknown category."""
+    there. Categories with fewer than `pool_below` prompts count as one, MIXED. Raises SettingsError
+    on a missing file, a broken line or an unknown category."""
     if not name:
-        raise SettingsError("--prompts is missing: give a JSON lines file, see --help.")
-    path = Path(name)
-    try:
-        lines = path.read_text("utf-8").split("\n")  # a text may hold other line separators
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"--prompts {path}: cannot read it: {error}") from None
+        raise SettingsError("--prompts is missing: give a file of prompts, see --help.")
+    prompts = read_workload(Path(name))
+    found = in_turn(prompts, categories, f"--prompts {name}")
+    if pool_below:
+        found = in_turn(pooled(found, pool_below), (), f"--prompts {name}")
+    return found[:limit]
+
+
+def pooled(prompts: Sequence[Prompt], least: int) -> list[Prompt]:
+    """The prompts, those of categories with fewer than `least` as MIXED."""
+    counts = Counter(prompt.category for prompt in prompts)
+    return [
+        msgspec.structs.replace(prompt, category=MIXED)
+        if counts[prompt.category] < least
+        else prompt
+        for prompt in prompts
+    ]
+
+
+def in_turn(prompts: Sequence[Prompt], categories: Sequence[str], where: str) -> list[Prompt]:
+    """The prompts of these categories (none named: of all), one of each category after the other.
+    Raises SettingsError, which begins with `where`, when a category has none."""
     groups: dict[str, list[Prompt]] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            prompt = msgspec.json.decode(line, type=Prompt)
-        except msgspec.MsgspecError as error:
-            raise SettingsError(f"--prompts {path}, line {number}: {error}") from None
-        if prompt.turns:
-            groups.setdefault(prompt.category, []).append(prompt)
+    for prompt in prompts:
+        groups.setdefault(prompt.category, []).append(prompt)
     unknown = set(categories) - set(groups)
     if unknown or not groups:
         raise SettingsError(
-            f"--prompts {path}: no prompts of category {', '.join(sorted(unknown)) or 'any'}; "
+            f"{where}: no prompts of category {', '.join(sorted(unknown)) or 'any'}; "
             f"there are {', '.join(sorted(groups)) or 'none at all'}."
         )
     chosen = [groups[name] for name in (categories or groups)]
-    in_turn = [prompt for row in zip_longest(*chosen) for prompt in row if prompt is not None]
-    return in_turn[:limit]
-
-
-MIXED = "mixed"
+    return [prompt for row in zip_longest(*chosen) for prompt in row if prompt is not None]
 
 
 def chunks(prompts: Sequence[Prompt], size: int, concurrency: int) -> list[list[Prompt]]:

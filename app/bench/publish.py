@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,26 +14,35 @@ HIDDEN: dict[str, Callable[[str], str]] = {
         (
             "--answers",
             "--cache-dir",
+            "--assistant",
             "--corpus",
+            "--csv",
             "--draft-model",
             "--exclude",
+            "--gguf",
+            "--html",
             "--json",
             "--model",
             "--mtp",
+            "--out",
+            "--phases",
             "--prompts",
             "--test-prompts",
+            "--trace",
         ),
         lambda value: Path(value).name,
     ),
 }
 """What a stored command line shows of these options' values."""
+CREDENTIALS = re.compile(r"//[^/@\s]+@")
+"""Name and password in an address."""
 
 
-def output_file(path: str | None) -> Path | None:
-    """Where --json points. Raises Failure when its folder is missing."""
+def output_file(path: str | None, option: str = "--json") -> Path | None:
+    """Where the option points. Raises Failure when its folder is missing."""
     out = Path(path) if path else None
     if out and not out.resolve().parent.is_dir():
-        raise Failure(f"--json {out}: there is no folder {out.resolve().parent}")
+        raise Failure(f"{option} {out}: there is no folder {out.resolve().parent}")
     return out
 
 
@@ -48,7 +58,9 @@ def publishable(arguments: list[str]) -> list[str]:
             shown.append(f"{name}={HIDDEN[name](value)}")
         elif argument.startswith(("/", "~")):
             shown.append(Path(argument).name)
+        elif equals and value.startswith(("/", "~")):
+            shown.append(f"{name}={Path(value).name}")
         else:
-            shown.append(argument)
+            shown.append(CREDENTIALS.sub("//", argument))
         option = argument if option not in HIDDEN else ""
     return shown

@@ -214,3 +214,20 @@ corpus_parts = sa.Table(
     sa.Column("part", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
 )
+
+benchmarks = sa.Table(
+    "benchmarks",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    _number("ts"),
+    _number("began"),
+    _text("created_by", 200),
+    _text("model", 200),
+    _text("kind", 16),
+    _text("base", 64),
+    sa.Column("command", JSON, nullable=False),
+    sa.Column("machine", JSON, nullable=False),
+    sa.Column("settings", JSON, nullable=False),
+    sa.Column("rows", JSON, nullable=False),
+    sa.Index(None, "ts", "id"),
+)

@@ -119,6 +119,12 @@ class Metrics:
             ["model", "drafter", "part"],
             registry=registry,
         )
+        self._policy = Gauge(
+            "paceline_policy",
+            "1 for the policy in force and the one that it is compared with, if any.",
+            ["model", "policy", "ab_policy"],
+            registry=registry,
+        )
         self._running = _gauges(
             registry, "requests_running", "Requests in the batch.", "num_requests_running", model
         )
@@ -149,6 +155,9 @@ class Metrics:
         _set(self._running, snapshot.running)
         _set(self._waiting, snapshot.waiting)
         _set(self._kv_usage, 1 - snapshot.free_pages / max(snapshot.total_pages, 1))
+        self._policy.clear()
+        controller = snapshot.controller
+        self._policy.labels(self._model, controller.policy, controller.ab_policy).set(1)
         for drafter in snapshot.drafters:
             if (memory := drafter.memory) is not None:
                 labels = (self._model, drafter.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import overload
 
 import torch
 from torch import Tensor, nn
@@ -23,10 +24,19 @@ class Muon(torch.optim.Optimizer):
         super().__init__(matrices, {"lr": lr})
         self._dtype = dtype
 
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:
-        """One step on the gradients that there are; takes no closure."""
-        assert closure is None
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One step on the gradients that there are or that the closure makes; its value."""
+        loss: float | None = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         for group in self.param_groups:
             for matrix in group["params"]:
                 if matrix.grad is None:
@@ -37,6 +47,7 @@ class Muon(torch.optim.Optimizer):
                 momentum = state["momentum"].lerp_(matrix.grad, 1.0 - MOMENTUM)
                 update = orthogonal(matrix.grad.lerp(momentum, MOMENTUM).to(self._dtype))
                 matrix.sub_(update, alpha=group["lr"] * MATCHED * max(matrix.shape) ** 0.5)
+        return loss
 
 
 def orthogonal(matrix: Tensor) -> Tensor:

@@ -70,6 +70,7 @@ from engine.wire import (
     Reply,
     SetController,
     SetDrafter,
+    SetPolicy,
     Snapshot,
     Speculation,
     StartFailed,
@@ -100,7 +101,15 @@ class Engine:
         self._mtp_enabled = True
         self._stuck = 0.0
         self._decision = 0
-        self.controller = ControllerState("auto", None, None, 16)
+        self.controller = ControllerState(
+            "auto",
+            None,
+            None,
+            16,
+            policy=config.policy,
+            policy_options=config.policy_options,
+            ab_policy=config.ab_policy,
+        )
 
     @property
     def drafters(self) -> tuple[DrafterState, ...]:
@@ -151,6 +160,13 @@ class Engine:
                     text = "The setting was refused."
                     return Reply(call, None, "bad_setting", text, "drafter")
                 self.controller = ControllerState(body.mode, body.drafter, body.draft_length, 16)
+                return Reply(call, msgspec.to_builtins(self.controller))
+            case SetPolicy(policy="refused"):
+                text = "policy: 'refused' is not one of adaptive, off."
+                return Reply(call, None, "bad_setting", text, "policy")
+            case SetPolicy():
+                chosen = msgspec.structs.asdict(body)
+                self.controller = msgspec.structs.replace(self.controller, **chosen)
                 return Reply(call, msgspec.to_builtins(self.controller))
             case SetDrafter(name="mtp", enabled=enabled):
                 self._mtp_enabled = enabled is not False

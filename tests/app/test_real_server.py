@@ -317,8 +317,6 @@ def test_a_head_is_loaded_used_and_unloaded_while_requests_run(
     def post(action: str, **body: Any) -> httpx.Response:
         return admin.post(f"/api/drafters/mtp/{action}", json=body)
 
-    if shipped := state()["state"] == "loaded":
-        assert post("unload").is_success
     head = str(random_head(tmp_path / "head"))
     with concurrent.futures.ThreadPoolExecutor() as pool:
         running = pool.submit(greedy, client, REPEAT)
@@ -337,8 +335,11 @@ def test_a_head_is_loaded_used_and_unloaded_while_requests_run(
         assert post("unload").is_success
         with pytest.raises(openai.BadRequestError, match="there is no drafter 'mtp'"):
             greedy(client, REPEAT, speculation={"drafter": "mtp"})
+        assert post("load").is_success, "without a source: the one that ships"
+        used = greedy(client, REPEAT, speculation={"drafter": "mtp", "draft_length": 2})
+        assert used.choices[0].message.content == plain.choices[0].message.content
+        counts = used.model_extra["metrics"]["speculative_decoding"]
+        assert counts["drafted_by"]["mtp"]["num_accepted_draft_tokens"] > 0
     finally:
         if state()["state"] == "loaded":
             post("unload")
-        if shipped:
-            assert post("load").is_success

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from controller.choices import Choices, own_ms
 from controller.contract import (
     BatchView,
     CostPoint,
@@ -25,8 +26,7 @@ from controller.contract import (
 )
 from controller.controller import AdaptiveController
 from controller.cost import CostModel
-from controller.draft_cost import DraftPrice
-from controller.planner import Choices
+from controller.draft_cost import FREE, DraftPrice
 
 BF16 = {1: 10.7, 2: 11.0, 4: 11.2, 8: 12.3, 16: 14.2, 32: 18.6, 64: 29.0}
 """Measured ms by rows on a CPU with fast bfloat16."""
@@ -72,13 +72,17 @@ def choices(*survivals: Sequence[float], draft_ms: Sequence[float] | None = None
     something per request."""
     widest = max([len(s) for s in survivals], default=1)
     drafters = [f"drafter {i}" if draft_ms else "ngram" for i in range(len(survivals))]
-    costs = draft_ms or [0.0] * len(survivals)
+    names = tuple(dict.fromkeys(drafters))
+    who = np.array([names.index(name) for name in drafters], np.intp)
+    prices = [DraftPrice(0.0, ms, 0.0) for ms in draft_ms] if draft_ms else [FREE] * len(names)
     return Choices(
-        list(range(len(survivals))),
-        drafters,
+        np.arange(len(survivals)),
+        names,
+        who,
         np.array([[*s, *[0.0] * (widest - len(s))] for s in survivals]).reshape(-1, widest),
         np.array([len(s) for s in survivals], np.intp),
-        {name: DraftPrice(0.0, ms, 0.0) for name, ms in zip(drafters, costs, strict=True)},
+        prices,
+        own_ms(prices, who, None),
     )
 
 

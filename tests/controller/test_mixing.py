@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.choices import Choices, own_ms
 from controller.contract import (
     Allotment,
     Features,
@@ -21,8 +22,8 @@ from controller.contract import (
 from controller.controller import AdaptiveController
 from controller.cost import CostModel
 from controller.draft_cost import DraftPrice
-from controller.mixing import Tail, chained, mix, tail_key
-from controller.planner import Choices, allocate
+from controller.mixing import Grid, Tail, chained, mix, tail_key
+from controller.planner import allocate
 from tests.controller.mixed_engine import CHAIN, MODEL, SUFFIX, MixedWorld, Rates
 from tests.controller.simulated_engine import batch, offer, request
 
@@ -99,6 +100,7 @@ def test_the_mix_is_close_to_the_best_of_all_assignments(
     """At the price that its own goodput gives, against every drafter and length of each request."""
     count, free = len(requests), DraftPrice(0.0, 0.0, 0.0)
     places, names, survivals, spans = [], [], [], []
+    drafters = (MODEL, SUFFIX)
     for i, pair in enumerate(requests):
         begin = len(places)
         for name, rates in zip((MODEL, SUFFIX), pair, strict=True):
@@ -107,17 +109,20 @@ def test_the_mix_is_close_to_the_best_of_all_assignments(
                 names.append(name)
                 survivals.append(np.multiply.accumulate(rates))
         spans.append((begin, len(places)))
-    prices = {MODEL: price, SUFFIX: free}
     lengths = np.full(len(places), 3)
-    choices = Choices(places, names, np.array(survivals), lengths, prices)
+    who = np.array([drafters.index(name) for name in names])
+    table = np.array(survivals)
+    own = own_ms([price, free], who, None)
+    choices = Choices(np.array(places), drafters, who, table, lengths, [price, free], own)
+    grid, caps = Grid(choices, count), np.zeros(len(places), np.intp)
     costs = np.array([10.0 + row_ms * m for m in range(3 * count + 1)])
 
     worth = count / 10.0
     for _ in range(8):
-        mixed = mix(choices, spans, [0] * len(places), [MODEL], [], worth, worth * row_ms)
+        mixed = mix(grid, caps, [MODEL], [], worth, worth * row_ms)
         picked = choices.take(mixed.picked)
         if mixed.shared is not None:
-            picked = chained(picked, mixed.shared, [0] * count)
+            picked = chained(picked, mixed.shared, caps.take(mixed.picked))
         found = allocate(costs[: int(picked.longest.sum()) + 1], float(count), picked)
         worth = found.goodput
 
@@ -294,20 +299,21 @@ def test_an_allotment_without_a_tail_is_what_it_was() -> None:
 def test_a_chain_ends_the_head_at_the_shared_depth_and_goes_on_where_there_is_room() -> None:
     survival = np.array([[0.9, 0.8, 0.7], [0.9, 0.5, 0.0], [0.6, 0.5, 0.4]])
     choices = Choices(
-        [0, 1, 2],
-        [MODEL, MODEL, SUFFIX],
+        np.arange(3),
+        (MODEL, SUFFIX),
+        np.array([0, 0, 1]),
         survival,
         np.array([3, 2, 3]),
-        {MODEL: DraftPrice(0.1, 0.0, 1.0), SUFFIX: DraftPrice(0.0, 0.0, 0.0)},
+        [DraftPrice(0.1, 0.0, 1.0), DraftPrice(0.0, 0.0, 0.0)],
     )
-    tail = Tail(SUFFIX, np.full(8, 0.5), np.ones(8))
-    mixed = mix(choices, [(0, 1), (1, 2), (2, 3)], [10, 3, 0], [MODEL], [tail], 0.3, 0.05)
+    tail, caps = Tail(SUFFIX, np.full(8, 0.5), np.ones(8)), np.array([10, 3, 0])
+    mixed = mix(Grid(choices, 3), caps, [MODEL], [tail], 0.3, 0.05)
     assert mixed.shared is not None
-    assert mixed.picked == [0, 1, 2]
+    assert mixed.picked.tolist() == [0, 1, 2]
     mixed.shared.depth = 2
-    found = chained(choices, mixed.shared, [10, 3, 0])
+    found = chained(choices, mixed.shared, caps)
     assert found.longest.tolist() == [10, 3, 3]
     assert found.survival[0, :4].tolist() == pytest.approx([0.9, 0.8, 0.4, 0.4])
     assert found.survival[1, :4].tolist() == pytest.approx([0.9, 0.5, 0.25, 0.0])
     assert found.survival[2, :4].tolist() == pytest.approx([0.6, 0.5, 0.4, 0.0])
-    assert (found.tail(0, 5), found.tail(0, 2), found.tail(2, 3)) == (3, 0, 0)
+    assert (found.depth(0, 5), found.depth(0, 2), found.depth(1, 3)) == (2, 2, 3)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.acceptance import Acceptance
+from controller.choices import Table
 from controller.contract import (
     NONE,
     Allotment,
@@ -24,9 +25,10 @@ from controller.controller import AdaptiveController
 from controller.cost import CostModel
 from controller.draft_cost import DraftCost, DraftPrice
 from controller.exploring import DOUBT, LEAST_MS, LONGEST_MS, ROWS, Explorer
-from controller.lineup import COLD_ROWS, TRUST, Lineup, line_up
-from controller.planner import Allocation, Table, allocate
+from controller.lineup import Lineup, line_up
+from controller.planner import Allocation, allocate
 from controller.probing import BUDGET, SHORTEST, Probing
+from controller.usable import COLD_ROWS, TRUST
 from tests.controller.mixed_engine import BESIDE_MS, MODEL, PLAIN_MS, SUFFIX, MixedWorld, Rates
 from tests.controller.simulated_engine import batch, offer, request
 
@@ -288,6 +290,7 @@ def cold(rows: int) -> tuple[Lineup, Table, Allocation]:
         price=0.0,
         row_price=0.0,
         held=False,
+        down=(),
         blocks=lambda request: False,
         models=(MODEL,),
     )

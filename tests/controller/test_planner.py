@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.planner import MIN_GAIN, Allocation, Choices, allocate, surplus, uniform
+from controller.choices import Choices
+from controller.planner import MIN_GAIN, Allocation, allocate, surplus, uniform
 from tests.controller.simulated_engine import BF16, FP32, choices, interpolate
 
 RATES = st.lists(st.floats(0.01, 0.99), min_size=1, max_size=5)

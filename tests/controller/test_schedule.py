@@ -21,7 +21,7 @@ def controller(setting: Setting) -> AdaptiveController:
 
 
 def plan(subject: AdaptiveController, step: int, requests: int, wish: Wish | None = None) -> Plan:
-    views = [replace(request(id), wish=wish or Wish()) for id in range(requests)]
+    views = [request(id, wish=wish) for id in range(requests)]
     return subject.plan(
         replace(batch(*views), step=step), [offer(id, length=8) for id in range(requests)]
     )

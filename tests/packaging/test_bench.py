@@ -10,7 +10,6 @@ import pytest
 
 from app.bench import report
 from app.bench.client import Run, Sample
-from app.bench.command import rotated
 from app.bench.prompts import Prompt, category, chunks, read_prompts
 from app.bench.publish import publishable
 from app.cli import main
@@ -49,6 +48,13 @@ def test_a_limit_takes_from_every_category_in_turn(prompts: Path) -> None:
     assert [prompt.category for prompt in chosen] == ["copy", "chat", "copy"]
     assert len(read_prompts(prompts)) == 5
     assert {prompt.category for prompt in read_prompts(prompts, None, ("chat",))} == {"chat"}
+
+
+def test_small_categories_count_as_one_before_the_limit_takes_its_share(prompts: Path) -> None:
+    chosen = read_prompts(prompts, 4, (), 3)
+    assert [prompt.category for prompt in chosen] == ["copy", "mixed", "copy", "mixed"]
+    assert chosen[1].text == "What is a river?"
+    assert {prompt.category for prompt in read_prompts(prompts, None, (), 2)} == {"copy", "chat"}
 
 
 @pytest.mark.parametrize(
@@ -103,16 +109,6 @@ def test_failed_requests_are_counted_and_do_not_enter_the_numbers() -> None:
     assert (row.requests, row.failed, row.tokens) == (2, 1, 100)
 
 
-def test_percentiles_are_nearest_rank() -> None:
-    samples = [Sample("m", 1, 0, 0, "c", n, e2e_ms=float(n)) for n in range(1, 101)]
-    found = report.percentiles(samples, lambda sample: sample.e2e_ms)
-    assert found == {"p50": 50.0, "p90": 90.0, "p99": 99.0}
-
-
-def test_every_mode_starts_first_in_turn() -> None:
-    assert [rotated(["a", "b", "c"], n)[0] for n in range(4)] == ["a", "b", "c", "a"]
-
-
 @pytest.mark.parametrize(
     ("mode", "field"),
     [
@@ -138,6 +134,14 @@ def test_neither_the_key_nor_folders_are_written_into_the_result() -> None:
     shown = publishable(["bench", "--prompts", "/home/me/p.jsonl", "--json=out/r.json"])
     assert shown == ["bench", "--prompts", "p.jsonl", "--json=r.json"]
     assert publishable(["--key", "--json", "x/y"]) == ["--key", "KEY", "x/y"]
+    assert publishable(["--trace", "/data/t.csv", "--set", "prompts=/home/me/p.jsonl"]) == [
+        "--trace",
+        "t.csv",
+        "--set",
+        "prompts=p.jsonl",
+    ]
+    shown = publishable(["--arm", "x=http://me:secret@host:1/v1", "--url", "http://me:s@host"])
+    assert shown == ["--arm", "x=http://host:1/v1", "--url", "http://host"]
 
 
 def test_a_key_option_cannot_be_abbreviated(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,12 +153,13 @@ def test_a_key_option_cannot_be_abbreviated(capsys: pytest.CaptureFixture[str]) 
 def test_a_real_run_measures_every_mode(
     server: Server, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "result.json"
+    out, page = tmp_path / "result.json", tmp_path / "result.html"
     arguments = ["bench", "--url", server.url, "--key", server.admin_key, "--prompts", str(prompts)]
     arguments += ["--limit", "4", "--max-tokens", "24", "--modes", "none,ngram:4,auto"]
+    arguments += ["--positions", "--tpot-ms", "60000", "--html", str(page)]
     assert main([*arguments, "--concurrency", "1,2", "--json", str(out)]) == 0
     text = out.read_text("utf-8")
-    assert server.admin_key not in text
+    assert server.admin_key not in text + page.read_text("utf-8")
     result = json.loads(text)
     rows = {(row["mode"], row["concurrency"], row["category"]): row for row in result["rows"]}
     assert len(rows) == 3 * 3 + 3  # two at once are pooled, so only "all" is left
@@ -163,12 +168,60 @@ def test_a_real_run_measures_every_mode(
     assert plain["failed"] == drafted["failed"] == 0
     assert plain["acceptance_rate"] is None
     assert plain["acceptance_length"] == 1.0
+    assert plain["joint"] == []
     assert drafted["acceptance_length"] > 1.0
-    assert plain["ratio"] == 1.0
+    assert plain["ratio"] == plain["speedup"]["value"] == 1.0
+    assert drafted["speedup"]["pairs"] == 4
+    assert plain["best_static"] in ("none", "ngram:4")
     assert all(row["same_text"] == 1.0 for row in rows.values())
+    assert all(row["goodput_per_s"] == row["tokens_per_s"] for row in rows.values())
+    assert set(plain["shares"]) == {"none"}
+    assert 0 < drafted["shares"]["ngram"] < 1
     assert result["server"]["model"]
     assert result["machine"]["cores"]
-    assert "tokens/s" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "tokens/s" in shown
+    assert "by position" in shown
+    # What each step says of itself adds up to what the server counts at the end.
+    for run in result["runs"]:
+        for sample in run["samples"]:
+            kept = sum(pair[1] for pairs in sample["positions"].values() for pair in pairs)
+            assert kept == sample["accepted"]
+            assert sum(sample["histogram"]) == sum(sample["drafters"].values()) == sample["steps"]
+    first = drafted["conditional"]["ngram"][0]
+    assert 0 < first["accepted"] <= first["reached"] <= drafted["requests"] * 24
+    assert first["rate"] == first["accepted"] / first["reached"]
+
+
+def test_phases_run_in_order_and_are_put_together(
+    server: Server, prompts: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "result.json"
+    arguments = [
+        "bench",
+        "--url",
+        server.url,
+        "--key",
+        server.inference_key,
+        "--modes",
+        "auto,none",
+    ]
+    arguments += ["--prompts", str(prompts), "--max-tokens", "8", "--json", str(out)]
+    arguments += ["--phase", "name=copy,requests=2,categories=copy"]
+    assert main([*arguments, "--phase", "name=chat,requests=2,rate=50,max_tokens=4"]) == 0
+    result = json.loads(out.read_bytes())
+    found = [(row["phase"], row["mode"], row["requests"]) for row in result["rows"]]
+    assert found == [
+        ("copy", "auto", 2), ("copy", "none", 2), ("chat", "auto", 2), ("chat", "none", 2),
+        ("all", "auto", 4), ("all", "none", 4),
+    ]  # fmt: skip
+    assert [(run["mode"], run["phase"]) for run in result["runs"]] == [
+        ("auto", "copy"), ("auto", "chat"), ("none", "copy"), ("none", "chat"),
+    ]  # fmt: skip
+    chat = result["runs"][1]["samples"]
+    assert [sample["tokens"] for sample in chat] == [4, 4]
+    assert all(sample["sent_ms"] > 0 for sample in chat)
+    assert result["server"] is None  # this key may not read it
 
 
 def test_a_mode_that_the_server_refuses_stops_the_run(

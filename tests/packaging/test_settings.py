@@ -31,13 +31,18 @@ def test_every_setting_is_a_variable(name: str, tmp_path: Path) -> None:
         "step_timeout_s": "30.5", "prefix_cache": "tenant", "scheduling_policy": "fcfs",
         "suffix_tree": "off", "suffix_memory_mb": "33", "suffix_depth": "33",
         "suffix_max_age_s": "33", "corpus_limit_mb": "33", "corpus_tokens": "3333",
-        "draft_vocabulary": "33", "warm_corpus": "off",
+        "draft_vocabulary": "33", "warm_corpus": "off", "policy": "ucb",
+        "policy_options": "draft_length=3", "ab_policy": "off", "ab_options": "draft_length=3",
+        "ab_share": "0.3",
         "admin_key": "k" * 32, "console_key": "c" * 32, "data_dir": str(tmp_path),
         "cache_dir": str(tmp_path),
     }.get(name, "text")  # fmt: skip
     variables = {f"PACELINE_{name.upper()}": example}
     if name in ("drafter", "draft_length", "draft_schedule"):
         variables = {"PACELINE_MODE": "pinned", "PACELINE_DRAFTER": "ngram"} | variables
+    if name in ("policy_options", "ab_options"):
+        policy = {"policy_options": "PACELINE_POLICY", "ab_options": "PACELINE_AB_POLICY"}[name]
+        variables |= {policy: "fixed"}
     settings = load_settings({}, variables)
     assert str(getattr(settings, name)) == example
 

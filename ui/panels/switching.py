@@ -112,6 +112,14 @@ def _form(setting: dict[str, Any]) -> None:
                 st.html("&nbsp;")
 
 
+def _policy(setting: dict[str, Any]) -> str:
+    """Who chooses, where that is not the adaptive controller alone."""
+    policy, other = setting.get("policy") or "adaptive", setting.get("ab_policy")
+    if policy == "adaptive" and not other:
+        return ""
+    return escape(f"Policy {policy} against {other}. " if other else f"Policy {policy}. ")
+
+
 def _enabled() -> list[str]:
     """Names of the drafters that can be pinned, as last seen."""
     try:
@@ -149,7 +157,7 @@ def _live() -> None:
         at = f" at {shaping.clock(setting['set_at'])} UTC" if setting.get("set_at") else ""
         st.html(
             f'<div class="pl-head" role="status">In force: {escape(text)}</div>'
-            f'<div class="pl-note">Set by {by}{at}. Now: {now}, '
+            f'<div class="pl-note">{_policy(setting)}Set by {by}{at}. Now: {now}, '
             f"{shaping.number(live.get('tokens_per_s'))} tokens/s.</div>"
         )
     idle = "Nothing decoded in the last 2 minutes: send a request from Chat or with curl."

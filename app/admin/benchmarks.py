@@ -1,0 +1,126 @@
+"""Benchmarks for the console: record the rows of one, list them, read and remove one."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Coroutine
+from dataclasses import asdict
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from litestar import Request, delete, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody
+from msgspec import Meta
+
+from app.db.benchmarks import BenchmarkRecord
+from app.db.errors import DatabaseError
+from app.errors import ApiError, bad_request
+from app.inference.limits import MAX_BODY_BYTES
+from app.service import Service
+
+T = TypeVar("T")
+
+Word = Annotated[str, Meta(max_length=2000)]
+MOST_ROWS = 5000
+
+
+class Benchmark(msgspec.Struct):
+    """What `paceline bench --record` sends: a result without its requests."""
+
+    kind: Literal["bench", "compare"]
+    time: Annotated[float, Meta(ge=0, le=4e9)]
+    base: Annotated[str, Meta(min_length=1, max_length=64)]
+    command: Annotated[list[Word], Meta(max_length=500)]
+    machine: dict[str, Any]
+    settings: dict[str, Any]
+    rows: Annotated[list[dict[str, Any]], Meta(max_length=MOST_ROWS)]
+
+
+@post(
+    "/api/benchmarks",
+    status_code=201,
+    opt={"scope": "operate"},
+    operation_id="RecordBenchmark",
+    tags=["admin"],
+    request_max_body_size=MAX_BODY_BYTES,
+)
+async def record_benchmark(
+    request: Request[Any, Any, Any],
+    data: JSONBody[Benchmark],
+    service: NamedDependency[Service],
+) -> dict[str, str]:
+    """Store the rows of a benchmark; the oldest go when there are many."""
+    if b"\\u0000" in msgspec.json.encode(data):
+        raise bad_request("A text holds the character NUL, which databases do not store.")
+    record = BenchmarkRecord(
+        id=f"bench-{secrets.token_hex(8)}",
+        ts=time.time(),
+        began=data.time,
+        created_by=request.user.name,
+        model=service.model,
+        kind=data.kind,
+        base=data.base,
+        command=data.command,
+        machine=data.machine,
+        settings=data.settings,
+        rows=data.rows,
+    )
+    await _stored(service.benchmarks.put(record))
+    told = {"kind": data.kind, "rows": len(data.rows)}
+    service.audit(request, "record_benchmark", record.id, None, told)
+    return {"id": record.id}
+
+
+@get(
+    "/api/benchmarks",
+    opt={"scope": "admin:read"},
+    operation_id="ListBenchmarks",
+    tags=["admin"],
+)
+async def list_benchmarks(service: NamedDependency[Service]) -> dict[str, Any]:
+    """The newest first, without their rows."""
+    return {"benchmarks": await _stored(service.benchmarks.list())}
+
+
+@get(
+    "/api/benchmarks/{name:str}",
+    opt={"scope": "admin:read"},
+    operation_id="GetBenchmark",
+    tags=["admin"],
+)
+async def get_benchmark(name: FromPath[str], service: NamedDependency[Service]) -> dict[str, Any]:
+    """One with its rows."""
+    found = await _stored(service.benchmarks.get(name))
+    if found is None:
+        raise _unknown(name)
+    return asdict(found)
+
+
+@delete(
+    "/api/benchmarks/{name:str}",
+    status_code=200,
+    opt={"scope": "operate"},
+    operation_id="RemoveBenchmark",
+    tags=["admin"],
+)
+async def remove_benchmark(
+    request: Request[Any, Any, Any], name: FromPath[str], service: NamedDependency[Service]
+) -> dict[str, Any]:
+    """Forget one."""
+    if not await _stored(service.benchmarks.delete(name)):
+        raise _unknown(name)
+    service.audit(request, "remove_benchmark", name[:64], {"id": name}, None)
+    return {"id": name, "removed": True}
+
+
+def _unknown(name: str) -> ApiError:
+    return ApiError(404, "unknown_benchmark", f"There is no benchmark '{name[:64]}'.", "name")
+
+
+async def _stored(call: Coroutine[Any, Any, T]) -> T:
+    try:
+        return await call
+    except DatabaseError as error:
+        raise ApiError(503, "database_unavailable", error.message, None, 5) from None

@@ -1,0 +1,113 @@
+"""When requests arrive in an open loop: Poisson, or a trace of a real service."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from app.bench.workloads import Prompt
+from app.failures import SettingsError
+
+CHARACTERS_PER_TOKEN = 4
+"""About what English text has: the lengths of a trace are met to within that."""
+BETWEEN = "\n\n"
+MOST_CONTEXT = 1 << 20
+MOST_OUTPUT = 1 << 16
+MOST_ARRIVALS = 100_000
+LONGEST_S = 7 * 24 * 3600.0
+COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+
+
+class Arrival(NamedTuple):
+    """One request of a trace; at_s from its first one."""
+
+    at_s: float
+    context_tokens: int
+    output_tokens: int
+
+
+def poisson(rate: float, count: int, seed: int = 1) -> list[float]:
+    """Times in seconds of `count` arrivals at `rate` a second; the same for every arm."""
+    gaps = np.random.default_rng(seed).exponential(1 / rate, count)
+    return [float(at) for at in np.cumsum(gaps)]
+
+
+def read_trace(path: Path, *, limit: int | None, speed: float, token_scale: float) -> list[Arrival]:
+    """The first `limit` requests of a CSV with the columns of the Azure LLM inference traces.
+
+    speed: 2 replays it in half the time. token_scale multiplies both lengths (at least one token
+    is left). Raises SettingsError with the line that is wrong."""
+    found: list[Arrival] = []
+    for number, row in rows(path):
+        if len(found) == (limit or MOST_ARRIVALS):
+            break
+        try:
+            at = seconds(row["TIMESTAMP"])
+            context, output = float(row["ContextTokens"]), float(row["GeneratedTokens"])
+        except (ValueError, OverflowError, OSError) as error:
+            raise SettingsError(f"--trace {path}, line {number}: {error}") from None
+        for what, value, most in (
+            ("ContextTokens", context, MOST_CONTEXT),
+            ("GeneratedTokens", output, MOST_OUTPUT),
+        ):
+            if not (math.isfinite(value) and 0 <= value <= most):
+                raise SettingsError(
+                    f"--trace {path}, line {number}: {what} is {value:g}; 0 to {most:,}"
+                )
+        found.append(Arrival(at, scaled(context, token_scale), scaled(output, token_scale)))
+    if not found:
+        raise SettingsError(f"--trace {path}: it has no requests.")
+    found.sort(key=lambda arrival: arrival.at_s)
+    begin = found[0].at_s
+    if (found[-1].at_s - begin) / speed > LONGEST_S:
+        raise SettingsError(f"--trace {path}: it runs for more than a week; raise --trace-speed.")
+    return [arrival._replace(at_s=(arrival.at_s - begin) / speed) for arrival in found]
+
+
+def rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows of the columns that count, with their line numbers."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, restval="")
+            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+            if missing:
+                raise SettingsError(f"--trace {path}: there is no column {', '.join(missing)}.")
+            for row in reader:
+                yield reader.line_num, {name: row[name].strip() for name in COLUMNS}
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise SettingsError(f"--trace {path}: cannot read it: {error}") from None
+
+
+def seconds(timestamp: str) -> float:
+    """Since the epoch; a time without a zone is UTC, so that no clock change is in a trace."""
+    time = datetime.fromisoformat(timestamp)
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+
+
+def scaled(tokens: float, scale: float) -> int:
+    return max(1, round(tokens * scale))
+
+
+def prompts_like(trace: Sequence[Arrival], prompts: Sequence[Prompt]) -> list[Prompt]:
+    """A prompt per arrival, about as long as the trace says and made of the workload's texts, which
+    follow one another; its answer is exactly as long as the trace says."""
+    found = []
+    at = 0
+    for number, arrival in enumerate(trace):
+        first = prompts[at % len(prompts)]
+        length = arrival.context_tokens * CHARACTERS_PER_TOKEN
+        texts: list[str] = []
+        missing = length + len(BETWEEN)
+        while missing > 0:
+            texts.append(prompts[at % len(prompts)].text)
+            missing -= len(texts[-1]) + len(BETWEEN)
+            at += 1
+        text = BETWEEN.join(texts)[:length]
+        found.append(Prompt(number, first.category, (text,), arrival.output_tokens))
+    return found

@@ -1,0 +1,1 @@
+"""`paceline simulate`: its command line, its config file and what it writes."""

@@ -1,0 +1,156 @@
+"""`paceline simulate`: what policies would do on a described machine and load, and the suite."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from app.bench.publish import output_file
+from app.failures import Failure
+from app.progress import Bars
+from app.simulate.config import read_config
+from controller.policies import ADAPTIVE
+from controller.simulate.cells import find_traces, label, make_cells
+from controller.simulate.fleet import bounds, simulate
+from controller.simulate.plots import course_plots, suite_plots
+from controller.simulate.rows import Row, compare
+from controller.simulate.suite import COMPARED, figures, judge, make_tasks, run_all
+
+COLUMNS = (
+    ("policy", "policy"), ("tokens/s", "tokens_per_s"), ("vs none", "vs_none"),
+    ("vs static", "vs_best_static"), ("vs clairvoyant", "vs_clairvoyant"),
+    ("AL", "acceptance_length"), ("D", "mean_d"), ("switches/1k", "switches_per_1000_steps"),
+)  # fmt: skip
+LATENCIES = (("TTFT p50", "ttft_ms", "p50"), ("p99 ms", "ttft_ms", "p99"),
+             ("TPOT p50", "tpot_ms", "p50"), ("p99 ms", "tpot_ms", "p99"))  # fmt: skip
+
+
+def run(options: argparse.Namespace) -> int:
+    """Every policy of the configuration in turn, then a table, JSON and plots."""
+    out, plots = output_file(options.json), output_file(options.plot, "--plot")
+    config = read_config(Path(options.config))
+    try:
+        scenario, choices = config.scenario(Path(options.config).resolve().parent), config.choices
+        rows = bounds(scenario)
+        with Bars() as bars:
+            for choice in choices:
+                bars.update("simulate", 0.0, choice.label)
+                rows.append(
+                    simulate(
+                        scenario,
+                        choice,
+                        lambda done, what=choice.label: bars.update("simulate", done, what),
+                    )
+                )
+    except (ValueError, OSError) as error:
+        raise Failure(f"{options.config}: {error}") from None
+    rows = compare(rows)
+    _print_table(rows)
+    if out:
+        _write(out, {"config": msgspec.to_builtins(config), "rows": rows})
+    if plots:
+        plots.write_text(course_plots(rows), encoding="utf-8")
+    return 0
+
+
+def suite(options: argparse.Namespace) -> int:
+    """The figures of the controller over a folder of acceptance traces."""
+    out = output_file(options.json)
+    plots = Path(options.plots) if options.plots else None
+    if plots and not plots.is_dir():
+        raise Failure(f"--plots {plots}: there is no such folder")
+    policies = _policies(options.policies)
+    begin = time.monotonic()
+    try:
+        traces = find_traces(Path(options.traces))
+        cells = make_cells(traces, options.scale)
+        work = make_tasks(cells, policies, options.seed)
+        parts: dict[int, list[Row]] = {}
+        with Bars() as bars:
+            for number, found in run_all(work, options.processes):
+                parts[number] = found
+                bars.update("suite", len(parts) / len(work), work[number].cell.name)
+    except (ValueError, OSError) as error:
+        raise Failure(str(error)) from None
+    rows = judge(cells, [one for number in sorted(parts) for one in parts[number]])
+    found = figures(rows)
+    for cell in cells:
+        print(f"\n{cell.name}")
+        _print_table([one for one in rows if one["cell"] == cell.name])
+    print()
+    for name, value in _flat(found):
+        print(f"{name}: {'-' if value is None else value}")
+    if out:
+        _write(
+            out,
+            {
+                **found,
+                "seed": options.seed,
+                "scale": options.scale,
+                "seconds": round(time.monotonic() - begin, 1),
+                "traces": [label(str(path)) for path in traces],
+                "policies": {name: figures(rows, name) for name in policies},
+                "rows": rows,
+            },
+        )
+    if plots:
+        for name, text in suite_plots(rows, ADAPTIVE).items():
+            (plots / name).write_text(text, encoding="utf-8")
+    return 0
+
+
+def _policies(given: tuple[str, ...]) -> tuple[str, ...]:
+    """The one that serves and those that the option names."""
+    if given in (("all",), ("none",)):
+        return (ADAPTIVE, *(COMPARED if given == ("all",) else ()))
+    for name in given:
+        if name not in COMPARED:
+            raise Failure(f"--policies: {name!r} is not all, none, or of {', '.join(COMPARED)}")
+    return (ADAPTIVE, *given)
+
+
+def _print_table(rows: Sequence[Row]) -> None:
+    """Right-aligned columns, the policy's name first."""
+    table = [[head for head, _ in COLUMNS]]
+    latencies = any("ttft_ms" in one for one in rows)
+    if latencies:
+        table[0] += [head for head, _, _ in LATENCIES]
+    for one in rows:
+        cells = [_cell(one.get(key)) for _, key in COLUMNS]
+        if "static" in one:
+            cells[0] += f" ({one['static']})"
+        if latencies:
+            cells += [_cell(one.get(key, {}).get(level)) for _, key, level in LATENCIES]
+        table.append(cells)
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for cells in table:
+        first = cells[0].ljust(widths[0])
+        rest = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)]
+        print("  ".join([first, *rest]).rstrip())
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value >= 100 else f"{value:.3f}"
+    return str(value)
+
+
+def _flat(found: Row, head: str = "") -> list[tuple[str, object]]:
+    """Nested figures as (dotted name, value)."""
+    flat: list[tuple[str, object]] = []
+    for key, value in found.items():
+        name = f"{head}{key}"
+        flat += _flat(value, name + ".") if isinstance(value, dict) else [(name, value)]
+    return flat
+
+
+def _write(path: Path, result: object) -> None:
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+    Console(stderr=True).print(f"Wrote {path}", highlight=False)

@@ -1,0 +1,119 @@
+"""The load of a run: phases of a closed loop, or requests that arrive by themselves."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+from controller.simulate.texts import Library
+
+MOST_ARRIVALS = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """So many requests decode together, a new one in the place of each that ends, until they have
+    committed `tokens` each on average. Requests that are too many when a phase begins leave; those
+    that stay finish their texts; new ones come from `corpus`."""
+
+    requests: int
+    corpus: str
+    tokens: int
+
+    @property
+    def work(self) -> int:
+        """Tokens to commit: the same for every policy."""
+        return self.requests * self.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request: when it comes, its text, and how many tokens its prompt and its output have."""
+
+    ms: float
+    text: int
+    prompt: int
+    output: int
+
+
+def poisson(
+    rate: Callable[[float], float], peak: float, seconds: float, rng: np.random.Generator
+) -> list[float]:
+    """Arrival times in ms of a Poisson process of `rate(second)` per second, at most `peak`."""
+    found: list[float] = []
+    now = 0.0
+    while True:
+        now += rng.exponential(1.0 / peak)
+        if now >= seconds or len(found) >= MOST_ARRIVALS:
+            return found
+        if rng.random() * peak < rate(now):
+            found.append(1e3 * now)
+
+
+def bursts(base: float, peak: float, every: float, share: float) -> Callable[[float], float]:
+    """`peak` per second in the first `share` of every period of `every` seconds, else `base`."""
+    return lambda second: peak if second % every < share * every else base
+
+
+def ramp(first: float, last: float, seconds: float) -> Callable[[float], float]:
+    """From `first` to `last` per second, linearly."""
+    return lambda second: first + (last - first) * min(second / seconds, 1.0)
+
+
+def arrivals(
+    times: Sequence[float], corpus: str, library: Library, rng: np.random.Generator
+) -> list[Arrival]:
+    """The corpus's texts in a shuffled order at these times, whole."""
+    order = library.order(corpus, rng)
+    found: list[Arrival] = []
+    for number, ms in enumerate(times):
+        text = int(order[number % len(order)])
+        length = int(library.last[text] - library.first[text])
+        found.append(Arrival(ms, text, int(library.prompts[text]), length))
+    return found
+
+
+def recorded(
+    path: Path,
+    corpus: str,
+    library: Library,
+    rng: np.random.Generator,
+    *,
+    seconds: float = math.inf,
+    speed: float = 1.0,
+) -> list[Arrival]:
+    """Arrivals of a CSV with TIMESTAMP, ContextTokens, GeneratedTokens (Azure 2023), `speed` times
+    as fast, until `seconds` of the run. A longer output than the text drawn for it is cut to that;
+    of a longer text the end is taken. ValueError with the line for anything else."""
+    order = library.order(corpus, rng)
+    found: list[Arrival] = []
+    begin = 0.0
+    with path.open(encoding="utf-8", newline="") as lines:
+        for number, row in enumerate(csv.DictReader(lines)):
+            try:
+                at = datetime.fromisoformat(row["TIMESTAMP"][:26]).timestamp()
+                prompt, output = int(row["ContextTokens"]), int(row["GeneratedTokens"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise ValueError(f"{path.name}, line {number + 2}: no arrival: {error}") from None
+            if not number:
+                begin = at
+            ms = 1e3 * (at - begin) / speed
+            if ms > 1e3 * seconds or len(found) >= MOST_ARRIVALS:
+                break
+            text = int(order[number % len(order)])
+            length = int(library.last[text] - library.first[text])
+            found.append(Arrival(ms, text, max(prompt, 1), max(min(output, length), 1)))
+    if not found:
+        raise ValueError(f"{path.name}: there is no arrival in it")
+    return found
+
+
+def thin(requests: Sequence[Arrival], replicas: int, number: int) -> list[Arrival]:
+    """What replica `number` of so many gets when arrivals are dealt out in turn."""
+    return [one for place, one in enumerate(requests) if place % replicas == number]

@@ -1,0 +1,36 @@
+"""The simulated machine of a run: what steps and drafts cost, its noise, its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from controller.simulate.drafters import SimulatedDrafter
+from controller.simulate.step_cost import StepCost
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """cost: of a verify step. overhead_ms: of every step beside it. noise: relative standard
+    deviation of a step's time. row_limit: rows of decoding requests in one step. chunk_rows: prompt
+    rows that may share a step. drafters: in the order in which they are offered. chains: drafters
+    without a model may continue a model's draft."""
+
+    cost: StepCost
+    drafters: Sequence[SimulatedDrafter]
+    overhead_ms: float = 1.2
+    noise: float = 0.01
+    row_limit: int = 512
+    chunk_rows: int = 2048
+    max_batch: int = 256
+    chains: bool = True
+    slowdowns: Sequence[tuple[float, float]] = ()
+    """(second, factor): from then on verify steps take so many times as long."""
+
+    def factor(self, ms: float) -> float:
+        """The slowdown in force at this time of the run."""
+        found = 1.0
+        for second, factor in self.slowdowns:
+            if ms >= 1e3 * second:
+                found = factor
+        return found

@@ -1,0 +1,1 @@
+"""Tests of the policies beside the adaptive controller."""
