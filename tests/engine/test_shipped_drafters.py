@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+import msgspec
 import pytest
 
 from engine.build import Target, open_target
@@ -25,7 +24,7 @@ LEAST = {"mtp": 1.4, "draft_model": 1.2}
 
 @pytest.fixture(scope="module")
 def config(config: EngineConfig) -> EngineConfig:
-    return replace(config, mtp="auto", draft_model="auto")
+    return msgspec.structs.replace(config, mtp="auto", draft_model="auto")
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,8 @@ from ui.client import ApiError
 
 TYPES = {"txt": "text/plain", "jsonl": "application/x-ndjson", "ndjson": "application/x-ndjson"}
 ANSWER = "corpus_answer"
+FILE, NAME = "corpus_file", "corpus_name"
+"""Keys of the form's fields."""
 NO_CONNECTION = "No data: the API does not answer."
 NONE = "No corpus is loaded."
 COLOURS = {"ready": palette.GOOD, "loading": palette.WARNING, "failed": palette.BAD}
@@ -97,15 +99,14 @@ def _form() -> None:
     file = st.file_uploader(
         "Text, or JSON lines with text or token_ids",
         type=list(TYPES),
-        key="corpus_file",
+        key=FILE,
         max_upload_size=limit,
+        on_change=_suggest,
     )
-    suggested = _suggestion(file.name) if file else ""
     name = st.text_input(
         "Name",
-        value=suggested,
         max_chars=64,
-        key=f"corpus_name_{suggested}",
+        key=NAME,
         help="A-Z a-z 0-9 . _ -; a corpus of this name is replaced",
     )
     loading = st.button(
@@ -132,6 +133,13 @@ def _remove(name: str) -> None:
         chrome.client().remove_corpus(name)
     except ApiError as error:
         st.session_state["corpus_refused"] = error.message
+
+
+def _suggest() -> None:
+    """Name the corpus as the file that was just chosen. The field stays one widget: where a new one
+    takes its place, a busy page may show both."""
+    file = st.session_state[FILE]
+    st.session_state[NAME] = _suggestion(file.name) if file else ""
 
 
 def _suggestion(file: str) -> str:
