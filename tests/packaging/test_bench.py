@@ -265,6 +265,7 @@ def test_the_drafters_are_measured_in_an_engine_of_their_own(
     corpus.write_text(f"{CORPUS}{long}\n{long}\n", "utf-8")
     arguments = ["bench", "drafters", "--prompts", str(prompts), "--corpus", str(corpus)]
     arguments += ["--limit", "2", "--max-tokens", "8", "--rounds", "2", "--json", str(out)]
+    arguments += ["--threads", "1"]  # beside other tests more of them wait for each other
     head = random_head(tmp_path / "head")
     arguments += ["--mtp", str(head), "--draft-model", "off", "--model-length", "2"]
     assert main(arguments) == 0
