@@ -189,7 +189,8 @@ def test_the_command_ends_with_the_servers_reason(
     assert "This does not fit." in capsys.readouterr().out
     assert drafter(own, "load", "mtp", "huge") == 1
     assert "HTTP 409: drafter mtp needs 26.00 MiB" in capsys.readouterr().err
-    eventually(lambda: "26.00 MiB" in (mtp(own)["model"]["message"] or ""))  # with the engine's next state
+    # The list follows with the engine's next state.
+    eventually(lambda: "26.00 MiB" in (mtp(own)["model"]["message"] or ""))
     assert drafter(own, "list") == 0
     assert "    drafter mtp needs 26.00 MiB for its weights" in capsys.readouterr().out
     assert drafter(own, "load", "ngram") == 1
