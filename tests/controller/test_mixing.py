@@ -317,3 +317,20 @@ def test_a_chain_ends_the_head_at_the_shared_depth_and_goes_on_where_there_is_ro
     assert found.survival[1, :4].tolist() == pytest.approx([0.9, 0.5, 0.25, 0.0])
     assert found.survival[2, :4].tolist() == pytest.approx([0.6, 0.5, 0.4, 0.0])
     assert (found.depth(0, 5), found.depth(0, 2), found.depth(1, 3)) == (2, 2, 3)
+
+
+@pytest.mark.parametrize(("per_request", "drafter"), [(0.0, MODEL), (2.0, SUFFIX)])
+def test_a_pass_costs_each_request_its_own_part(per_request: float, drafter: str) -> None:
+    """At 0.3 tokens a millisecond 2 ms are worth the .6 tokens that the model adds to the .3."""
+    prices, who = [DraftPrice(0.0, per_request, 0.0), DraftPrice(0.0, 0.0, 0.0)], np.array([0, 1])
+    choices = Choices(
+        np.array([0, 0]),
+        (MODEL, SUFFIX),
+        who,
+        np.array([[0.8], [0.3]]),
+        np.array([1, 1]),
+        prices,
+        own_ms(prices, who, None),
+    )
+    mixed = mix(Grid(choices, 1), np.zeros(2, np.intp), [MODEL], [], 0.3, 0.05)
+    assert choices.drafter(mixed.picked.item(0)) == drafter
