@@ -54,9 +54,10 @@ def fit(
     rates = _optimisers(module, options)
     folder.mkdir(parents=True, exist_ok=True)
     run = asdict(options) | _data(about, files, draft_ids) | {"processes": world.size}
-    state = State(folder / "checkpoint.pt", run)
+    state = State(folder / "checkpoint.pt", run, world.rank)
     if not state.load(module, rates, device):
-        begin_with(module, files, about, facts, options)
+        if world.rank == 0:
+            begin_with(module, files, about, facts, options)
         world.share(module)
     mine = files[world.rank :: world.size] or files
     begin = time.perf_counter()
@@ -83,8 +84,9 @@ def fit(
                 if state.step % checkpoint_steps == 0 or over or late:
                     elapsed = time.perf_counter() - begin
                     report = recent.report(state, (state.tokens - seen) / elapsed)
+                    places = world.gathered((state.epoch, state.place))
                     if world.rank == 0:
-                        state.save(module, rates)
+                        state.save(module, rates, places)
                         curve.write(json.dumps(asdict(report)) + "\n")
                         curve.flush()
                         tell(report)

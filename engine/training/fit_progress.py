@@ -28,10 +28,12 @@ class Report:
 
 
 class State:
-    """Where the run is, on disk. run: what its course depends on, by name: plain values."""
+    """Where the run is, on disk. run: what its course depends on, by name: plain values. rank: of
+    this process, each of which has its own epoch and place in it, as its own batches."""
 
-    def __init__(self, path: Path, run: Mapping[str, object]) -> None:
+    def __init__(self, path: Path, run: Mapping[str, object], rank: int) -> None:
         self._path = path
+        self._rank = rank
         self._run = {name: value for name, value in run.items() if name != "seconds"}
         self.step = self.tokens = self.epoch = self.place = 0
 
@@ -50,7 +52,8 @@ class State:
                 module.load_state_dict(stored["module"])
                 for rate, one in zip(rates, stored["rates"], strict=True):
                     rate.load_state_dict(one)
-                self.step, self.tokens, self.epoch, self.place = map(int, stored["place"])
+                self.step, self.tokens = int(stored["step"]), int(stored["tokens"])
+                self.epoch, self.place = map(int, stored["places"][self._rank])
         except torch.OutOfMemoryError:
             raise
         except (
@@ -71,14 +74,22 @@ class State:
             )
         return True
 
-    def save(self, module: nn.Module, rates: Sequence[torch.optim.Optimizer]) -> None:
-        """Write the checkpoint in one go. Raises StartError."""
+    def save(
+        self,
+        module: nn.Module,
+        rates: Sequence[torch.optim.Optimizer],
+        places: Sequence[Sequence[int]],
+    ) -> None:
+        """Write the checkpoint in one go. places: epoch and place of every process, by rank.
+        Raises StartError."""
         scratch = self._path.with_suffix(".part")
         stored = {
             "run": self._run,
             "module": module.state_dict(),
             "rates": [rate.state_dict() for rate in rates],
-            "place": [self.step, self.tokens, self.epoch, self.place],
+            "step": self.step,
+            "tokens": self.tokens,
+            "places": [list(place) for place in places],
         }
         try:
             with undisturbed():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -44,6 +45,15 @@ class World:
         shared = torch.tensor(int(decision), device=self.device)
         dist.broadcast(shared, 0)
         return bool(shared)
+
+    def gathered(self, numbers: Sequence[int]) -> list[list[int]]:
+        """What every process has here, by rank."""
+        if self.size == 1:
+            return [list(numbers)]
+        mine = torch.tensor(numbers, device=self.device)
+        found = [torch.empty_like(mine) for _ in range(self.size)]
+        dist.all_gather(found, mine)
+        return [one.tolist() for one in found]
 
     def total(self, number: int) -> int:
         if self.size == 1:
