@@ -123,7 +123,10 @@ def evaluate(options: argparse.Namespace) -> int:
             "prompts": len(prompts),
             **{name: getattr(options, name) for name in EVALUATE if name != "corpus"},
         }
-        out.write_bytes(msgspec.json.format(msgspec.json.encode(stored | found)) + b"\n")
+        try:
+            out.write_bytes(msgspec.json.format(msgspec.json.encode(stored | found)) + b"\n")
+        except OSError as error:
+            raise Failure(f"Cannot write {out}: {error.strerror}. What is above is all.") from error
         print(f"Written to {options.json}")
     return 0
 

@@ -6,9 +6,11 @@ import contextlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -19,49 +21,64 @@ from app.progress import Bars
 
 STAGE = (sys.executable, "-m", "engine.training")
 FITTING = "engine.training.fitting"
+SEVERAL = "engine.training.several"
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STOP_S = 15.0
+"""More than a stage takes to keep what is done."""
 LOG_S = 30.0
 """Where there is no terminal to draw on, a line of progress is printed this often."""
 
 
+class Interrupted(Failure):
+    """SIGINT or SIGTERM came; the exit code is the usual one of its number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__("Stopped. The same command goes on from what is kept.")
+        self.exit_code = 128 + number
+
+
 def run(stage: str, job: dict[str, Any]) -> dict[str, Any]:
     """The result of a stage. Raises Failure when it has none."""
-    return _results(stage, STAGE, msgspec.json.encode({"type": stage, **job}))
+    return _results(stage, STAGE, msgspec.json.encode({"type": stage, **job}) + b"\n")
 
 
 def run_fit(job: dict[str, Any], processes: int) -> dict[str, Any]:
-    """The result of fitting, by so many processes under torchrun. Its job lies as a file in the
-    run's folder, for those who start torchrun themselves. Raises Failure when it has none."""
-    folder = Path(job["run"])
-    file = folder / "job.json"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        told = msgspec.json.encode({"type": "fit", **job})
-        file.write_bytes(msgspec.json.format(told) + b"\n")
-    except OSError as error:
-        raise Failure(f"Cannot write {file}: {error.strerror}.") from error
-    command = [sys.executable, "-m", FITTING, str(file)]
-    if processes > 1:
-        torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-        command = [sys.executable, "-m", *torchrun, "-m", FITTING, str(file)]
-    return _results("fit", command, b"")
+    """The result of fitting, by so many processes under torchrun. The first one leaves its job in
+    the run's folder, for those who start torchrun themselves. Raises Failure when it has none."""
+    with contextlib.ExitStack() as kept:
+        try:
+            folder = kept.enter_context(tempfile.TemporaryDirectory(prefix="paceline-fit-"))
+            file = Path(folder) / "job.json"
+            file.write_bytes(msgspec.json.encode({"type": "fit", **job}))
+        except OSError as error:
+            where = error.filename or tempfile.gettempdir()
+            raise Failure(f"Cannot write {where}: {error.strerror}. Free space there.") from error
+        command = [sys.executable, "-m", FITTING, str(file), "--owned"]
+        if processes > 1:
+            command = [sys.executable, "-m", SEVERAL, str(processes), str(file)]
+        return _results("fit", command, b"")
 
 
 def _results(stage: str, command: Sequence[str], told: bytes) -> dict[str, Any]:
+    """It ends with its standard input, which we hold: also when we are killed."""
     end: dict[str, Any] = {"error": None, "result": None}
     with (
-        _terminable(),
+        _interruptible(),
         Bars(Console(stderr=True)) as bars,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # a terminal's Ctrl-C reaches us only, and we end it in order
+        ) as process,
     ):
         shown = _Sparing(bars)
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            with process.stdin:
+            with contextlib.suppress(BrokenPipeError):  # it ended early; why is on its output
                 process.stdin.write(told)
-        except BrokenPipeError:
-            pass  # it ended early; why is on its output
-        try:
+                process.stdin.flush()
             for text in process.stdout:
                 line = read_line(text)
                 if line is None:  # a library's own words
@@ -71,24 +88,52 @@ def _results(stage: str, command: Sequence[str], told: bytes) -> dict[str, Any]:
                     shown.update(line["stage"], line["fraction"], line["message"])
                 else:
                     end = line
+            process.wait()
         except BaseException:
-            process.terminate()  # it keeps what it has
+            _end(process)
             raise
+        finally:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
     if end["error"]:
         raise Failure(end["error"])
     if end["result"] is None:
-        raise Failure(f"The stage {stage} ended with status {process.returncode}; see above.")
+        how = f"status {process.returncode}"
+        if process.returncode < 0:
+            how = f"signal {-process.returncode} ({signal.strsignal(-process.returncode)})"
+        if process.returncode == -signal.SIGKILL:
+            how += "; the system may have run out of memory"
+        raise Failure(
+            f"The stage {stage} ended with {how}; see above. The same command goes on from what "
+            "is kept."
+        )
     return end["result"]
 
 
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """It keeps what it has, and is killed when that takes too long."""
+    for number in SIGNALS:  # it is ending already
+        signal.signal(number, signal.SIG_IGN)
+    process.terminate()
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
 @contextlib.contextmanager
-def _terminable() -> Generator[None]:
-    """SIGTERM ends us as Ctrl-C does: by default it would leave the stage running by itself."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+def _interruptible() -> Generator[None]:
+    """SIGTERM and Ctrl-C raise Interrupted. By default SIGTERM would leave no word."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise Interrupted(number)
+
+    before = {number: signal.signal(number, interrupt) for number in SIGNALS}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def read_line(text: bytes) -> dict[str, Any] | None:

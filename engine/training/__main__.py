@@ -1,34 +1,36 @@
-"""One stage of training: a job on standard input, Lines on standard output."""
+"""One stage of training: a job in a line of standard input, Lines on standard output.
+
+It ends when its standard input does."""
 
 from __future__ import annotations
 
-import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from engine.errors import StartError
+from engine.training.ending import end_with_input, finish, stop_on_signals, write_line
 from engine.training.job import Corpus, Evaluate, Extract, Generate, Job, Line, Say, Vocabulary
+from engine.training.lock import only_writer
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is done is kept
-    job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
-    try:
-        result = run(job, lambda stage, done, text: say(Line(stage, done, text)))
-    except StartError as error:
-        say(Line(error=error.message))
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    say(Line(result=result))
-    return 0
+    stop_on_signals()
+    job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
+    end_with_input()
+    return finish(lambda: run(job, lambda *told: write_line(Line(*told))), write_line)
 
 
 def run(job: Job, report: Say) -> dict[str, Any]:
-    """Run the stage, which loads only what it needs itself. Raises StartError."""
+    """Run the stage as the only one that writes its output. Raises StartError."""
+    with nullcontext() if isinstance(job, Evaluate) else only_writer(Path(job.out)):
+        return _run(job, report)
+
+
+def _run(job: Job, report: Say) -> dict[str, Any]:
+    """Each stage loads only what it needs itself."""
     match job:
         case Corpus():
             from engine.training.corpus import make_corpus
@@ -51,11 +53,6 @@ def run(job: Job, report: Say) -> dict[str, Any]:
             from engine.training.evaluate import evaluate
 
             return evaluate(job, report)
-
-
-def say(line: Line) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
-    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

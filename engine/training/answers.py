@@ -163,7 +163,8 @@ def read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
             return {name: stored[name] for name in stored.files}
     except UNREADABLE as error:
         raise StartError(
-            "answers_unreadable", f"cannot read answers from {path}: {error}."
+            "answers_unreadable",
+            f"cannot read answers from {path}: {error}. Give another file, or remove it.",
         ) from None
 
 

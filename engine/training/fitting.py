@@ -1,13 +1,14 @@
 """The stage that trains a drafter: `python -m engine.training.fitting JOB`, also under torchrun.
 
-JOB is a file with a Fit job. The first process tells how far it is, in Lines on standard output."""
+JOB is a file with a Fit job. The first process tells how far it is, in Lines on standard output.
+With --owned after it each process ends when its standard input does."""
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,39 +18,44 @@ from platformdirs import user_cache_path
 from safetensors import SafetensorError
 
 from engine.errors import StartError
-from engine.folder import read_folder
+from engine.folder import CONFIG, read_folder
 from engine.locate import find_model
 from engine.trained import DRAFT_IDS, TargetFacts, save
+from engine.training.ending import end_with_input, finish, stop_on_signals, write_line
 from engine.training.fit import fit
 from engine.training.fit_checkpoint import describe
 from engine.training.fit_options import Options
 from engine.training.fit_progress import Report
 from engine.training.job import Fit, Line, Say
+from engine.training.lock import only_writer
 from engine.training.shards import paths, read
 from engine.training.vocabulary_ranking import read_ids
 
+OWNED = "--owned"
+
 
 def main(arguments: Sequence[str]) -> int:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    stop_on_signals()
+    if OWNED in arguments:
+        end_with_input()
     first = os.environ.get("RANK", "0") == "0"
 
     def tell(line: Line) -> None:
         if first:
-            sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
-            sys.stdout.buffer.flush()
+            write_line(line)
+        elif line.error:
+            print(f"process {os.environ['RANK']}: {line.error}", file=sys.stderr, flush=True)
 
-    try:
-        job = read_job(arguments)
-        result = train(job, lambda stage, done, text: tell(Line(stage, done, text)), first)
-    except StartError as error:
-        tell(Line(error=error.message))
-        if not first:
-            print(f"process {os.environ['RANK']}: {error.message}", file=sys.stderr, flush=True)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    tell(Line(result=result))
-    return 0
+    def work() -> dict[str, Any]:
+        job = read_job([one for one in arguments if one != OWNED])
+        with ExitStack() as held:
+            if first:
+                for out in (job.run, job.out):
+                    held.enter_context(only_writer(Path(out)))
+                keep_job(job)
+            return train(job, lambda *told: tell(Line(*told)), first)
+
+    return finish(work, tell)
 
 
 def read_job(arguments: Sequence[str]) -> Fit:
@@ -64,6 +70,20 @@ def read_job(arguments: Sequence[str]) -> Fit:
         ) from error
 
 
+def keep_job(job: Fit) -> None:
+    """Leave the job in the run's folder. Raises StartError."""
+    file = Path(job.run) / "job.json"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        scratch = file.with_suffix(".part")
+        scratch.write_bytes(msgspec.json.format(msgspec.json.encode(job)) + b"\n")
+        scratch.replace(file)
+    except OSError as error:
+        raise StartError(
+            "out_not_writable", f"cannot write {file}: {error.strerror or error}."
+        ) from error
+
+
 def train(job: Fit, say: Say, first: bool = True) -> dict[str, Any]:
     """Train, and write the checkpoint. first: this process is the one that writes it. Raises
     StartError."""
@@ -72,10 +92,16 @@ def train(job: Fit, say: Say, first: bool = True) -> dict[str, Any]:
     target = find_model(job.config.model, cache_dir, lambda done, text: say("model", done, text))
     config = read_folder(target).config
     about = read(paths(Path(job.shards))[0])[1]
-    draft_ids = read_ids(Path(job.draft_ids), int(config["vocab_size"]))
-    facts = TargetFacts(
-        int(config["num_hidden_layers"]), about.hidden, int(config["vocab_size"]), about.target
-    )
+    try:
+        layers, vocabulary = int(config["num_hidden_layers"]), int(config["vocab_size"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise StartError(
+            "model_unsupported",
+            f"{target / CONFIG} tells no num_hidden_layers and vocab_size: drafters are trained "
+            "for dense Llama-like models only (docs/training.md).",
+        ) from error
+    draft_ids = read_ids(Path(job.draft_ids), vocabulary)
+    facts = TargetFacts(layers, about.hidden, vocabulary, about.target)
     last: Report | None = None
 
     def tell(report: Report) -> None:

@@ -24,7 +24,7 @@ Ids = NDArray[np.int32]
 
 UNREADABLE = (
     OSError, ValueError, TypeError, KeyError, EOFError, AttributeError, NotImplementedError,
-    RuntimeError, zipfile.BadZipFile, zlib.error,
+    RuntimeError, IndexError, MemoryError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 """What numpy raises for a file that is no whole .npz."""
 
@@ -91,12 +91,12 @@ class Journal:
         try:
             with np.load(path, allow_pickle=False) as part:
                 numbers, offsets, tokens = part["numbers"], part["offsets"], part["tokens"]
+            for place, number in enumerate(numbers.tolist()):
+                self.texts[number] = tokens[offsets[place] : offsets[place + 1]]
         except UNREADABLE as error:
             raise StartError(
                 "part_broken", f"{path} cannot be read ({error}). Remove it and run again."
             ) from error
-        for place, number in enumerate(numbers.tolist()):
-            self.texts[number] = tokens[offsets[place] : offsets[place + 1]]
 
 
 def offsets_of(texts: list[Ids]) -> NDArray[np.int64]:

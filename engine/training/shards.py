@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -18,7 +19,9 @@ from engine.training.undisturbed import undisturbed
 
 VERSION = 2
 PATTERN = "shard-*.safetensors"
-_BROKEN = (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError)
+_BROKEN = (
+    OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, RuntimeError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -81,9 +84,27 @@ def read(path: Path) -> tuple[Shard, About]:
         with safe_open(path, "pt") as stored:
             about = _about(stored.metadata())
             shard = Shard(*(stored.get_tensor(name) for name in Shard.__dataclass_fields__))
+        _check(shard, about)
     except _BROKEN as error:
         raise _broken(path, error) from error
     return shard, about
+
+
+def _check(shard: Shard, about: About) -> None:
+    """Raise ValueError when the tensors do not belong together."""
+    tokens, offsets, answers = shard.tokens, shard.offsets.tolist(), shard.answers.tolist()
+    if offsets[:1] != [0] or offsets[-1] != len(tokens) or len(offsets) != len(answers) + 1:
+        raise ValueError("its offsets do not fit its tokens and answers")
+    lengths = [end - begin for begin, end in pairwise(offsets)]
+    if any(not 0 < answer < length for answer, length in zip(answers, lengths, strict=True)):
+        raise ValueError("it has answers that lie outside of their texts")
+    taught = sum(lengths) - sum(answers)
+    shapes = (shard.features.shape, shard.top_ids.shape, shard.top_logprobs.shape)
+    wide = (len(tokens), len(about.taps) * about.hidden)
+    if shapes != (wide, (taught, about.top), (taught, about.top)):
+        raise ValueError("its features or likeliest tokens do not fit its texts")
+    if min(int(tokens.min()), int(shard.top_ids.min())) < 0:
+        raise ValueError("it has negative token ids")
 
 
 def about_all(files: Sequence[Path]) -> About:

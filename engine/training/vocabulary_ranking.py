@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from platformdirs import user_cache_path
 
-from engine.build import Target, open_target
 from engine.errors import StartError
+from engine.loading import Words, load_words
+from engine.locate import find_model
+from engine.text import Text
 from engine.training.answers import Answers, read_all
-from engine.training.job import Say, Vocabulary, without_drafters
-from engine.training.journal import Ids, flat
+from engine.training.job import Say, Vocabulary
+from engine.training.journal import UNREADABLE, Ids, flat
+from engine.training.undisturbed import undisturbed
 from engine.vocabulary import VocabularyMap, identity, ranked, restricted
 
 HELD_OUT = 10
@@ -24,10 +29,15 @@ HELD_OUT = 10
 
 def pick_vocabulary(job: Vocabulary, say: Say) -> dict[str, Any]:
     """Write the ids int32 [size], ascending. Raises StartError."""
-    target = open_target(without_drafters(job.config), say)
-    vocabulary = target.loaded.decoder.shape.vocabulary
-    answers = read_all(job.answers, job.prompts, target.text, vocabulary)
-    always = special_ids(target)
+    cache_dir = Path(job.config.cache_dir or user_cache_path("paceline"))
+    folder = find_model(job.config.model, cache_dir, lambda done, text: say("model", done, text))
+    say("vocabulary", 0.0, "reading the tokenizer")
+    words = load_words(folder)
+    vocabulary = words.vocabulary
+    say("vocabulary", 0.3, "reading the answers")
+    answers = read_all(job.answers, job.prompts, Text(words.tokenizer), vocabulary)
+    say("vocabulary", 0.8, "counting")
+    always = special_ids(words)
     found = pick(answers, vocabulary, job.size, always)
     write_ids(Path(job.out), found.to_target.numpy())
     return {
@@ -58,22 +68,24 @@ def held_out_coverage(answers: Answers, vocabulary: int, size: int, always: Iter
     return round(pick(seen, vocabulary, size, always).share(counts), 4)
 
 
-def special_ids(target: Target) -> list[int]:
+def special_ids(words: Words) -> list[int]:
     """Ids of the target's special tokens and of those that end its texts, rising."""
-    added = target.loaded.tokenizer.backend_tokenizer.get_added_tokens_decoder()
-    found = {token for token, one in added.items() if one.special} | set(target.loaded.stop_ids)
-    vocabulary = target.loaded.decoder.shape.vocabulary
-    return sorted(token for token in found if token < vocabulary)
+    added = words.tokenizer.backend_tokenizer.get_added_tokens_decoder()
+    found = {token for token, one in added.items() if one.special} | words.stop_ids
+    return sorted(token for token in found if token < words.vocabulary)
 
 
 def write_ids(path: Path, ids: NDArray[np.integer]) -> None:
     """Write target ids as int32, in one go. Raises StartError."""
     scratch = path.with_name(path.name + ".tmp")
     try:
-        with scratch.open("wb") as file:
-            np.save(file, ids.astype(np.int32))
-        os.replace(scratch, path)
+        with undisturbed():
+            with scratch.open("wb") as file:
+                np.save(file, ids.astype(np.int32))
+            os.replace(scratch, path)
     except OSError as error:
+        with suppress(OSError):
+            scratch.unlink()
         raise StartError(
             "out_not_writable", f"cannot write {path}: {error.strerror or error}."
         ) from error
@@ -82,10 +94,13 @@ def write_ids(path: Path, ids: NDArray[np.integer]) -> None:
 def read_ids(path: Path, vocabulary: int) -> Ids:
     """Rising target ids int32 [n] as write_ids wrote them. Raises StartError."""
     try:
-        ids = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        with path.open("rb") as file:
+            ids = np.lib.format.read_array(file, allow_pickle=False)
+    except UNREADABLE as error:
         raise StartError(
-            "draft_ids_broken", f"cannot read token ids from {path}: {error}."
+            "draft_ids_broken",
+            f"cannot read token ids from {path}: {error}. Write it with `paceline train "
+            "vocabulary`.",
         ) from None
     if (
         ids.ndim != 1

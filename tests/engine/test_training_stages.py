@@ -22,7 +22,9 @@ from engine.build import Target
 from engine.config import EngineConfig
 from engine.draft_models.tied import open_tied
 from engine.errors import StartError
+from engine.loading import load_words
 from engine.mtp.opening import open_head
+from engine.text import Text
 from engine.training import extract as extracting
 from engine.training import fitting
 from engine.training.answers import Answers
@@ -114,7 +116,11 @@ def test_a_larger_vocabulary_holds_the_smaller_one(tokens: list[int], size: int)
 
 
 def test_special_ids_are_those_of_the_template_and_the_end(target: Target) -> None:
-    found = special_ids(target)
+    words = load_words(target.loaded.path)
+    assert words.stop_ids == target.loaded.stop_ids
+    assert words.vocabulary == target.loaded.decoder.shape.vocabulary
+    assert Text(words.tokenizer).fingerprint() == target.text.fingerprint()
+    found = special_ids(words)
     named = target.text.encode("<|im_start|><|im_end|><|endoftext|>")
     assert {*named, *target.loaded.stop_ids} <= set(found)
     assert target.text.encode("the")[0] not in found

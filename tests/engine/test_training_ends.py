@@ -1,0 +1,192 @@
+"""Training processes: killed with who started them, one for each output, quiet when stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+
+from engine.config import EngineConfig
+from engine.errors import StartError
+from engine.training import lock
+from engine.training.job import Fit
+from engine.training.lock import only_writer
+from engine.training.vocabulary_ranking import write_ids
+from tests.conftest import ROOT, clean_environment
+from tests.engine.test_fit import KEPT, stored, target_folder
+
+WAIT_S = 200.0
+ENDLESS = 1 << 39
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Fit:
+    """Trains a tiny head for ever, with a checkpoint after every tenth step."""
+    target = target_folder(tmp_path / "target")
+    shards = stored(tmp_path / "shards", target)
+    write_ids(tmp_path / "ids.npy", np.array(KEPT))
+    return Fit(
+        EngineConfig(model=str(target), threads=1),
+        out=str(tmp_path / "made"),
+        run=str(tmp_path / "made.run"),
+        shards=str(shards),
+        draft_ids=str(tmp_path / "ids.npy"),
+        options={"tokens": ENDLESS, "rows": 24, "depth": 1, "precision": "float32"},
+        checkpoint_steps=10,
+    )
+
+
+def command(job: Fit, processes: int = 1) -> list[str]:
+    """`paceline train fit` of the same."""
+    options = [f"--{name}={value}" for name, value in job.options.items()]
+    return [
+        sys.executable, "-m", "app.cli", "train", "fit", "mtp", job.out, "--shards", job.shards,
+        "--draft-ids", job.draft_ids, "--model", job.config.model,
+        f"--checkpoint-steps={job.checkpoint_steps}", f"--processes={processes}", *options,
+    ]  # fmt: skip
+
+
+@contextmanager
+def running(line: Sequence[str], log: Path) -> Generator[subprocess.Popen[bytes]]:
+    """It runs in a session of its own, and nothing of it is left behind."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            line,
+            cwd=ROOT,
+            env=clean_environment(OMP_NUM_THREADS="1"),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    family: list[psutil.Process] = []
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            family = psutil.Process(process.pid).children(recursive=True)
+            process.kill()
+        process.wait()
+        for one in psutil.wait_procs(family, 20)[1]:
+            one.kill()
+
+
+def until(condition: Callable[[], object], log: Path) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_killed_command_takes_its_stage_along_and_can_be_started_again(
+    job: Fit, tmp_path: Path, processes: int
+) -> None:
+    log, checkpoint = tmp_path / "log", Path(job.run) / "checkpoint.pt"
+    with running(command(job, processes), log) as process:
+        until(checkpoint.exists, log)
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert len(family) == (1 if processes == 1 else 3)
+        process.kill()
+        process.wait()
+        assert not psutil.wait_procs(family, 60)[1]
+    before = checkpoint.stat().st_mtime_ns
+    with only_writer(Path(job.run)):
+        pass
+    assert json.loads((Path(job.run) / "job.json").read_bytes())["options"]["tokens"] == ENDLESS
+    if processes == 1:
+        with running(command(job), log):
+            until(lambda: checkpoint.stat().st_mtime_ns > before, log)
+        steps = [json.loads(one)["step"] for one in (Path(job.run) / "curve.jsonl").open()]
+        assert steps == list(range(10, 10 * len(steps) + 1, 10))  # went on where it was
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_stopped_command_says_so_in_a_line(
+    job: Fit, tmp_path: Path, processes: int, number: signal.Signals, code: int
+) -> None:
+    log = tmp_path / "log"
+    with running(command(job, processes), log) as process:
+        until((Path(job.run) / "checkpoint.pt").exists, log)
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(number)
+        assert process.wait(60) == code
+        assert not psutil.wait_procs(family, 60)[1]
+    told = [line for line in log.read_text().splitlines() if not line.startswith("fit:")]
+    assert [line for line in told if "Stopped." in line]
+    assert "Traceback" not in log.read_text()
+    if processes == 1:
+        assert told == ["paceline: Stopped. The same command goes on from what is kept."]
+
+
+def test_a_stage_that_is_stopped_by_itself_is_told(job: Fit, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with running(command(job), log) as process:
+        until((Path(job.run) / "checkpoint.pt").exists, log)
+        (stage,) = psutil.Process(process.pid).children()
+        stage.terminate()
+        assert process.wait(60) == 1
+    told = [line for line in log.read_text().splitlines() if not line.startswith("fit:")]
+    assert told == ["paceline: stopped by SIGTERM. The same command goes on from what is kept."]
+
+
+def test_a_second_writer_is_refused_with_who_holds_the_output(job: Fit, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with running(command(job), log) as process:
+        until((Path(job.run) / "checkpoint.pt").exists, log)
+        (stage,) = psutil.Process(process.pid).children()
+        second = subprocess.run(
+            command(job), cwd=ROOT, capture_output=True, text=True, env=clean_environment(),
+            timeout=WAIT_S, check=False,
+        )  # fmt: skip
+        assert process.poll() is None
+    assert second.returncode == 1
+    assert f"{job.run} is being written by process {stage.pid}. Wait for it" in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+def test_the_lock_of_a_holder_that_is_gone_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "WAIT_S", 0.2)
+    out = tmp_path / "new" / "answers.npz"
+    with only_writer(out):
+        told = rf"process {os.getpid()}\. .*`kill {os.getpid()}`"
+        with pytest.raises(StartError, match=told), only_writer(out):
+            pytest.fail("two writers")
+        with only_writer(tmp_path / "new" / "other.npz"):
+            pass
+    assert list((tmp_path / "new").iterdir()) == []
+    (tmp_path / "new" / "answers.npz.lock").write_text("1 elsewhere\n")  # left by a killed one
+    with only_writer(out):
+        pass
+    (tmp_path / "file").touch()
+    with pytest.raises(StartError, match="cannot lock"), only_writer(tmp_path / "file" / "x"):
+        pass
+
+
+def test_a_stage_whose_listener_is_gone_ends_without_a_word(job: Fit, tmp_path: Path) -> None:
+    """Its progress goes nowhere, and its input has not ended."""
+    (tmp_path / "job.json").write_bytes(msgspec.json.encode(job))
+    line = [sys.executable, "-m", "engine.training.fitting", str(tmp_path / "job.json")]
+    with subprocess.Popen(
+        line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment()
+    ) as stage:
+        assert stage.stdout is not None
+        assert stage.stderr is not None
+        stage.stdout.readline()
+        stage.stdout.close()
+        assert stage.stderr.read() == b""
+        assert stage.wait(60) == 143
