@@ -4,33 +4,53 @@ from __future__ import annotations
 
 import json
 import math
+import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from engine.errors import StartError
+from engine.files import read_regular
+from engine.stored_header import Stored, read_header
 
 CONFIG = "config.json"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
-MAX_HEADER_BYTES = 100_000_000
-"""The safetensors format's own limit."""
-LFS_MARK = b"version https://git-lfs"
+READ_BY_LIBRARIES = (".json", ".jinja", ".model", ".txt", ".safetensors")
+"""Of the files of these endings some are opened by transformers and its kind."""
+MAX_JSON_BYTES = 128 << 20
+"""The largest of such a file that is known is a tokenizer.json of some 35 MB."""
+MOST = {
+    "vocab_size": 1 << 24,
+    "hidden_size": 1 << 20,
+    "n_embd": 1 << 20,
+    "intermediate_size": 1 << 24,
+    "head_dim": 1 << 16,
+    "num_attention_heads": 1 << 16,
+    "n_head": 1 << 16,
+    "num_key_value_heads": 1 << 16,
+    "num_hidden_layers": 1 << 14,
+    "n_layer": 1 << 14,
+}
+"""Bounds the sizes of a transformers config, far above any model that is known."""
+LAYERS = ("num_hidden_layers", "n_layer")
 
 
 @dataclass(frozen=True)
 class Folder:
     """A folder whose files are all there. family: its model_type. parameters: stored weights,
-    counted from the safetensors headers. config: config.json as it stands. files: where each
-    tensor is stored."""
+    counted from the safetensors headers. config: config.json as it stands, its sizes within
+    bounds. files: where each tensor is stored; stored: as what."""
 
     path: Path
     family: str
     config: dict[str, Any]
     parameters: int
     files: dict[str, Path]
+    stored: dict[str, Stored]
 
 
 def read_folder(path: Path) -> Folder:
@@ -54,19 +74,59 @@ def read_folder(path: Path) -> Folder:
     family = config.get("model_type")
     if not isinstance(family, str) or not family:
         raise _broken(f"{path / CONFIG} names no model_type; it is not a transformers model.")
-    headers = read_shapes(path, names)
+    headers = read_headers(path, names)
+    check_sizes(path / CONFIG, config, sum(map(len, headers.values())))
+    _check_files(path)
     if not any(name in names for name in TOKENIZER_FILES):
         raise _incomplete(
             f"{path} holds no tokenizer ({' or '.join(TOKENIZER_FILES)}); "
             "download those files of the model too."
         )
-    shapes = [shape for header in headers.values() for shape in header.values()]
+    stored = {name: one for header in headers.values() for name, one in header.items()}
     files = {name: path / file for file, header in headers.items() for name in header}
-    return Folder(path, family, config, sum(map(math.prod, shapes)), files)
+    parameters = sum(math.prod(one.shape) for one in stored.values())
+    return Folder(path, family, config, parameters, files, stored)
 
 
-def read_shapes(path: Path, names: set[str]) -> dict[str, dict[str, list[int]]]:
-    """Shapes of the tensors in each file, from the headers of the single file or of all shards."""
+def check_sizes(file: Path, config: Mapping[str, Any], tensors: int) -> None:
+    """Raise StartError when a size of a transformers config is one that no model has, before
+    anything is made of that size. file: where it stands. tensors: how many are stored."""
+    for name, most in MOST.items():
+        value = config.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and not 1 <= value <= most:
+            raise _broken(
+                f"{file}: {name} is {str(value)[:24]}, and can be 1 to {most:,}. Take the file of "
+                "the model itself."
+            )
+    for name in LAYERS:
+        layers = config.get(name)
+        if isinstance(layers, int) and layers > tensors:
+            raise _broken(
+                f"{file} tells {layers:,} layers, and weights are missing: {tensors:,} tensors are "
+                "stored. Take all files from the same model."
+            )
+
+
+def _check_files(path: Path) -> None:
+    """Raise StartError when a library that reads the folder's files would wait or never end."""
+    for file in [*path.iterdir(), *path.glob("*/*.jinja")]:
+        try:
+            status = file.stat()
+        except OSError:  # a link to nowhere, which they take for no file
+            continue
+        if file.suffix not in READ_BY_LIBRARIES or stat.S_ISDIR(status.st_mode):
+            continue
+        if not stat.S_ISREG(status.st_mode):
+            raise _broken(f"{file} is not a regular file. Put the file itself there.")
+        if file.suffix != ".safetensors" and status.st_size > MAX_JSON_BYTES:
+            raise _broken(
+                f"{file} has {status.st_size:,} bytes, more than the {MAX_JSON_BYTES:,} that are "
+                "read. Take the file of the model itself."
+            )
+
+
+def read_headers(path: Path, names: set[str]) -> dict[str, dict[str, Stored]]:
+    """The tensors in each file, from the headers of the single file or of all shards."""
     if SINGLE in names and INDEX not in names:
         return {SINGLE: read_header(path / SINGLE)}
     if INDEX not in names:
@@ -109,51 +169,19 @@ def _no_weights(path: Path) -> StartError:
     )
 
 
-def read_header(file: Path) -> dict[str, list[int]]:
-    """Shape of every tensor of a safetensors file, whose length must be what they add up to."""
-    try:
-        size = file.stat().st_size
-        with file.open("rb") as stream:
-            head = stream.read(8)
-            if (head + stream.read(len(LFS_MARK) - 8)).startswith(LFS_MARK):
-                raise _broken(
-                    f"{file} is a Git LFS pointer, not the weights; run `git lfs pull` in its "
-                    "folder, or download the file."
-                )
-            length = int.from_bytes(head, "little")
-            if len(head) < 8 or length > min(size - 8, MAX_HEADER_BYTES):
-                raise _truncated(file, size, None)
-            stream.seek(8)
-            header = json.loads(stream.read(length))
-        tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
-        end = max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
-        shapes = {name: [int(side) for side in entry["shape"]] for name, entry in tensors.items()}
-    except OSError as error:
-        raise _broken(f"{file} cannot be read: {error.strerror or error}.") from error
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise _broken(
-            f"{file} is not a safetensors file ({type(error).__name__}); download it again."
-        ) from error
-    if size != 8 + length + end:
-        raise _truncated(file, size, 8 + length + end)
-    return shapes
-
-
 def read_json(file: Path) -> dict[str, Any]:
+    """The object in a file of at most MAX_JSON_BYTES. Raises StartError."""
     try:
-        value = json.loads(file.read_text("utf-8"))
+        value: object = json.loads(read_regular(file, MAX_JSON_BYTES).decode("utf-8"))
     except OSError as error:
         raise _broken(f"{file} cannot be read: {error.strerror or error}.") from error
     except ValueError as error:
         raise _broken(f"{file} is not valid JSON: {error}. Download it again.") from error
+    except RecursionError as error:
+        raise _broken(f"{file} is nested too deeply. Download it again.") from error
     if not isinstance(value, dict):
         raise _broken(f"{file} is not a JSON object. Download it again.")
-    return value
-
-
-def _truncated(file: Path, size: int, expected: int | None) -> StartError:
-    wanted = "" if expected is None else f", and {expected:,} are expected"
-    return _broken(f"{file} is not complete: it has {size:,} bytes{wanted}. Download it again.")
+    return cast("dict[str, Any]", value)
 
 
 def _broken(message: str) -> StartError:

@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.embedded import locked
 from engine.errors import StartError
+from engine.files import open_regular
 
 CONVERSION = 1
 """Raise when the conversion writes something else, so that old folders are made anew."""
@@ -47,7 +48,7 @@ def ensure_converted(gguf: Path, cache_dir: Path, progress: Any = None) -> Path:
 
 def _check(gguf: Path) -> None:
     try:
-        with gguf.open("rb") as file:
+        with open_regular(gguf) as file:
             magic = file.read(len(MAGIC))
     except OSError as error:
         raise StartError(

@@ -6,13 +6,16 @@ engine/stored_tokenizer.py. A dense model that was loaded before needs the last 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from engine.device import Device
 from engine.errors import StartError
-from engine.families import PAGED, SERVED_AS, context_limit, refusal
+from engine.families import LEAN, PAGED, SERVED_AS, context_limit, refusal
 from engine.folder import Folder, read_folder
 from engine.fusing import build, describe, fits, fuse, module_angles
 from engine.host_memory import available_bytes, size_text
@@ -21,6 +24,8 @@ from engine.shape import Model
 from engine.stored_tokenizer import StoredTokenizer
 
 log = logging.getLogger(__name__)
+
+_SAME_MODEL = "Check that its files are of the same model."
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,26 @@ class Loaded:
     stop_ids: frozenset[int]
     architecture: str
     path: Path
+
+
+@dataclass(frozen=True)
+class Words:
+    """What there is of a model without its weights. stop_ids: end-of-sequence token ids.
+    vocabulary: how many token ids the model has."""
+
+    tokenizer: Any
+    stop_ids: frozenset[int]
+    vocabulary: int
+
+
+def load_words(path: Path) -> Words:
+    """Read the tokenizer and the config of a Hugging Face folder. Raises StartError with what is
+    wrong."""
+    folder = read_folder(path)
+    config = read_config(folder)
+    tokenizer = _tokenizer(folder, config)
+    stop_ids = _stop_ids(_generation(path), config, tokenizer)
+    return Words(tokenizer, _known(stop_ids, config.vocab_size), config.vocab_size)
 
 
 def load(path: Path, device: Device, context_length: int, cache_dir: Path | None = None) -> Loaded:
@@ -58,13 +83,50 @@ def load(path: Path, device: Device, context_length: int, cache_dir: Path | None
     _check_memory(folder, device)
     tokenizer = _tokenizer(folder, config)
     model = _model(folder, config, device)
-    stop_ids = _stop_ids(model, config, tokenizer)
+    stop_ids = _stop_ids(getattr(model, "generation_config", None), config, tokenizer)
     if cache_dir is not None and fits(model, config):
         dense, angles = describe(model, config), module_angles(model, context)
         keep(folder, key, device.dtype, cache_dir, model, dense, angles, tokenizer, stop_ids, limit)
     decoder = open_model(model, config, device, context)
     known = _known(stop_ids, config.vocab_size)
     return Loaded(decoder, tokenizer, known, folder.family, path)
+
+
+def check_folder(path: Path) -> Words:
+    """`load_words`, and StartError as `load` raises it for all that the headers of the weights
+    tell."""
+    words = load_words(path)
+    folder = read_folder(path)
+    _check_tensors(folder, read_config(folder))
+    return words
+
+
+def _check_tensors(folder: Folder, config: Any) -> None:
+    """Raise StartError when stored tensors are missing or of other shapes than the config's. Of a
+    family outside the lean decoder transformers may rename and join what is stored, so it is only
+    told when nothing of it is there."""
+    from transformers import AutoModelForCausalLM
+
+    try:
+        with torch.device("meta"):
+            model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    except Exception as error:  # each family checks its fields in its own way
+        raise _broken(folder.path, error, _SAME_MODEL) from error
+    base = f"{model.base_model_prefix}."  # which files of the model without its head leave out
+    tied = {"lm_head.weight"} if config.tie_word_embeddings else set[str]()
+    stored = folder.stored
+    known = False
+    missing: list[str] = []
+    unfit: list[tuple[str, list[int], list[int]]] = []
+    for name, tensor in model.state_dict().items():
+        found = stored.get(name) or stored.get(name.removeprefix(base))
+        known = known or found is not None
+        if found is None:
+            missing += [] if name in tied else [name]
+        elif found.shape != list(tensor.shape):
+            unfit.append((name, found.shape, list(tensor.shape)))
+    if folder.family in LEAN or not known:
+        _check_report(folder.path, missing, unfit)
 
 
 def _load_kept(folder: Folder, kept: Prepared, device: Device, context_length: int) -> Loaded:
@@ -192,34 +254,59 @@ def _model(folder: Folder, config: Any, device: Device) -> Any:
             output_loading_info=True,
         )
     except Exception as error:  # transformers and safetensors raise many types for a bad folder
-        raise _broken(path, error, "Check that its files are of the same model.") from error
+        raise _broken(path, error, _SAME_MODEL) from error
     model, report = loaded
-    missing = sorted(report["missing_keys"])  # transformers fills these in at random
-    if missing or report["mismatched_keys"]:
-        unfit = [
-            f"{name} {list(stored)} instead of {list(expected)}"
-            for name, stored, expected in report["mismatched_keys"]
-        ]
-        named = ", ".join([*missing, *unfit][:3])
+    _check_report(path, report["missing_keys"], report["mismatched_keys"])
+    return model
+
+
+def _check_report(
+    path: Path,
+    missing: Iterable[str],
+    mismatched: Iterable[tuple[str, Iterable[int], Iterable[int]]],
+) -> None:
+    """Raise StartError for tensors that are missing, which transformers fills in at random, or
+    stored in another shape: (name, stored, expected)."""
+    unfit = sorted(
+        f"{name} {list(stored)} instead of {list(expected)}"
+        for name, stored, expected in mismatched
+    )
+    if faults := [*sorted(missing), *unfit]:
+        named = ", ".join(faults[:3])
         raise StartError(
             "model_broken",
             f"{path}: weights are missing or do not fit config.json ({named}). "
             "Check that every file of the folder is complete and of the same model.",
         )
-    return model
 
 
 def _broken(path: Path, error: Exception, advice: str) -> StartError:
-    reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else "no message"
-    return StartError(
-        "model_broken", f"{path} cannot be loaded ({type(error).__name__}: {reason}). {advice}"
-    )
+    return StartError("model_broken", f"{path} cannot be loaded: {_reason(error)}. {advice}")
 
 
-def _stop_ids(model: Any, config: Any, tokenizer: Any) -> tuple[int, ...]:
-    """The end-of-sequence ids that the folder's files name."""
+def _reason(error: Exception) -> str:
+    """What a library said, as a sentence part."""
+    if isinstance(error, KeyError):
+        return f"transformers does not know {str(error)[:100]}"
+    if isinstance(error, RecursionError):
+        return "one of its files is nested too deeply"
+    text = str(error).strip()
+    return text.splitlines()[0][:300].rstrip(".") if text else type(error).__name__
+
+
+def _generation(path: Path) -> Any:
+    """The folder's generation config, None when it has none that can be read."""
+    from transformers import GenerationConfig
+
+    try:
+        return GenerationConfig.from_pretrained(path)
+    except Exception:  # it has none, or fields that are none
+        return None
+
+
+def _stop_ids(generation: Any, config: Any, tokenizer: Any) -> tuple[int, ...]:
+    """The end-of-sequence ids that the folder's files name. generation: its generation config."""
     ids: set[int] = set()
-    generation = getattr(model, "generation_config", None)
     for source in (
         getattr(generation, "eos_token_id", None),
         getattr(config, "eos_token_id", None),

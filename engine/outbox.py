@@ -8,8 +8,9 @@ from collections import deque
 
 from engine.errors import RequestError
 from engine.frames import encode
-from engine.wire import FromEngine, Heartbeat, Snapshot
+from engine.wire import Deltas, Finished, FromEngine, Heartbeat, PromptLogprobs, Snapshot
 
+_OUTPUT = (Deltas, Finished, PromptLogprobs)
 LIMIT_BYTES = 8 * 1024 * 1024
 
 
@@ -42,7 +43,8 @@ class Outbox:
         try:
             frame = encode(message)
         except ValueError as error:
-            text = f"the answer cannot be sent: {error}. Ask for fewer log probabilities."
+            advice = " Ask for fewer log probabilities." if isinstance(message, _OUTPUT) else ""
+            text = f"the answer cannot be sent: {error}.{advice}"
             raise RequestError("invalid_request", text) from None
         is_snapshot = isinstance(message, Snapshot)
         with self._changed:

@@ -10,11 +10,13 @@ from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from engine.errors import StartError
-from engine.folder import CONFIG, SINGLE, read_header, read_json
+from engine.folder import CONFIG, SINGLE, read_json
+from engine.stored_header import FLOATS, Stored, read_header
 
 DRAFT_IDS = "draft_ids"
 """int32 [n], ascending: the target id of each column of the logits."""
@@ -98,14 +100,29 @@ def load_tensors(folder: Path, config: TrainedConfig) -> dict[str, Tensor]:
     """Every tensor as it is stored, on the CPU, in memory of its own.
 
     Raises StartError for a file that is broken, incomplete or not of its config."""
-    if not (folder / SINGLE).is_file():
-        raise _broken(
-            f"{folder} holds no {SINGLE}; take the folder as `{config.COMMAND}` wrote it."
-        )
-    check(folder, config, read_header(folder / SINGLE))
+    check_stored(folder, config)
     tensors = {name: tensor.clone() for name, tensor in load_file(folder / SINGLE).items()}
     check_values(folder, config, tensors)
     return tensors
+
+
+def check_stored(folder: Path, config: TrainedConfig) -> dict[str, Stored]:
+    """What the weights' header tells. Raises StartError as load_tensors does, but for weights that
+    are not finite: of the values only draft_ids are read."""
+    file = folder / SINGLE
+    if not file.exists():
+        raise _broken(
+            f"{folder} holds no {SINGLE}; take the folder as `{config.COMMAND}` wrote it."
+        )
+    stored = read_header(file)
+    check(folder, config, {name: one.shape for name, one in stored.items()})
+    for name, one in stored.items():
+        if name != DRAFT_IDS and one.dtype not in FLOATS:
+            raise _no_weights(f"{file}: {name}")
+    with safe_open(file, "pt") as tensors:
+        ids: Tensor = tensors.get_tensor(DRAFT_IDS)
+    _check_draft_ids(f"{file}: {DRAFT_IDS}", ids, config.target.vocabulary)
+    return stored
 
 
 def check(folder: Path, config: TrainedConfig, shapes: Mapping[str, Sequence[int]]) -> None:
@@ -139,7 +156,7 @@ def check_values(folder: Path, config: TrainedConfig, tensors: Mapping[str, Tens
         if name == DRAFT_IDS:
             _check_draft_ids(place, tensor, config.target.vocabulary)
         elif not tensor.is_floating_point():
-            raise _broken(f"{place} holds {tensor.dtype}, not weights.")
+            raise _no_weights(place)
         elif not bool(tensor.isfinite().all()):
             raise _broken(f"{place} holds numbers that are not finite; its training went astray.")
 
@@ -186,6 +203,10 @@ def _copy(source: Path, place: Path) -> None:
 
 def _broken(message: str) -> StartError:
     return StartError("drafter_broken", message)
+
+
+def _no_weights(place: str) -> StartError:
+    return _broken(f"{place} holds no floating-point numbers, so no weights.")
 
 
 def _few(names: list[str]) -> str:

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 from engine.decoder import Decoder
 from engine.device import Device
-from engine.draft_models.checkpoint import open_draft_model
+from engine.draft_models.checkpoint import check_draft_model, open_draft_model
 from engine.draft_models.model import DraftModel
 from engine.draft_models.tied import DraftConfig, assemble, open_tied
 from engine.errors import StartError
@@ -222,7 +222,10 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Tensor]], Any], str]] = {
     "another shape": (put("norm.weight", torch.ones(31)), "norm.weight is [31] instead of [32]"),
     "ids of two dimensions": (put("draft_ids", IDS[None]), "draft_ids is [1, 302] instead of [1]"),
     "not a number": (put("norm.weight", NAN), "norm.weight holds numbers that are not finite"),
-    "whole numbers": (put("norm.weight", torch.ones(32).int()), "norm.weight holds torch.int32"),
+    "whole numbers": (
+        put("norm.weight", torch.ones(32).int()),
+        "norm.weight holds no floating-point",
+    ),
     "no whole ids": (put("draft_ids", IDS.float()), "draft_ids are torch.float32, not int32"),
     "ids that fall": (put("draft_ids", IDS.flip(0).clone()), "draft_ids do not ascend"),
     "an id twice": (put("draft_ids", torch.tensor([4, 4, 5])), "draft_ids do not ascend"),
@@ -438,6 +441,73 @@ def test_a_model_that_is_not_served_cannot_draft(
     with pytest.raises(StartError) as raised:
         opened(path, targets())
     assert raised.value.code == "model_unsupported"
+
+
+def lose(name: str) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        weights = load_file(path / "model.safetensors")
+        del weights[name]
+        save_file(weights, path / "model.safetensors", {"format": "pt"})
+
+    return change
+
+
+def configured(**fields: Any) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        told = json.loads((path / "config.json").read_text()) | fields
+        (path / "config.json").write_text(json.dumps(told))
+
+    return change
+
+
+ROPE = {"rope_parameters": {"rope_type": "bogus", "rope_theta": 1.0}}
+UNFIT: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a missing tensor": (lose("model.layers.1.mlp.up_proj.weight"), "layers.1.mlp.up_proj.weight"),
+    "more layers": (configured(num_hidden_layers=5), "layers.2."),
+    "other sizes": (configured(intermediate_size=20), "instead of [20, 32]"),
+    "another kind": (configured(model_type="mamba"), "'mamba' model"),
+    "the tensors of another kind": (configured(model_type="bert", is_decoder=True), "bert."),
+    "an unknown rope": (configured(**ROPE), "transformers does not know 'bogus'"),
+    "no tokenizer": (lambda path: (path / "tokenizer.json").unlink(), "tokenizer"),
+    "code of its own": (configured(model_type="evil", auto_map={"AutoModel": "e.E"}), "never run"),
+}
+
+
+@pytest.mark.parametrize("how", UNFIT)
+def test_what_cannot_draft_is_told_without_its_weights_as_by_loading_it(
+    targets: Callable[..., Loaded], how: str, tmp_path: Path
+) -> None:
+    change, told = UNFIT[how]
+    path = folder(tmp_path, "llama", byte_level())
+    change(path)
+    said: list[tuple[str, str]] = []
+    for go in (lambda: check_draft_model(path, targets()), lambda: opened(path, targets())):
+        with pytest.raises(StartError) as raised:
+            go()
+        said.append((raised.value.code, raised.value.message))
+    assert said[0] == said[1]
+    assert told in said[0][1]
+
+
+def test_a_tokenizer_that_shares_too_little_is_told_without_the_weights(
+    targets: Callable[..., Loaded], tmp_path: Path
+) -> None:
+    with pytest.raises(StartError, match="256 shared tokens"):
+        check_draft_model(folder(tmp_path, "llama", letters()), targets())
+
+
+@pytest.mark.parametrize("family", TARGETS)
+def test_what_can_draft_is_not_refused(
+    targets: Callable[..., Loaded], family: str, tmp_path: Path
+) -> None:
+    path = folder(tmp_path, family, byte_level(), **TARGETS[family])
+    check_draft_model(path, targets())
+    if family == "qwen2":  # tied, so that all of it is in the model without its head
+        weights = load_file(path / "model.safetensors")
+        bare = {name.removeprefix("model."): tensor for name, tensor in weights.items()}
+        save_file(bare, path / "model.safetensors", {"format": "pt"})
+        check_draft_model(path, targets())
+        assert opened(path, targets()).vocabulary.whole
 
 
 def test_what_is_kept_of_a_draft_model_loads_the_same(

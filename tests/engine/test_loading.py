@@ -70,7 +70,7 @@ def change_config(folder: Path, **changes: Any) -> None:
 
 def serve(path: Path) -> list[int]:
     """Twelve greedy tokens, speculated, through the whole engine."""
-    config = EngineConfig(model=str(path), dtype="float32", device="cpu", kv_tokens=1024)
+    config = EngineConfig(model=str(path), dtype="float32", device="cpu", threads=1, kv_tokens=1024)
     target = open_target(config, lambda stage, fraction, message: None)
     controller = ScriptedController(lambda step, request, names: ("ngram", 3))
     engine, intake = open_engine(config, target, controller, lambda event: None)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import queue
+import shutil
+import struct
 import threading
 import weakref
 from collections.abc import Callable
@@ -16,7 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from controller.contract import CostPoint, Setting, Wish
 from engine.build import Target, adaptive, open_engine
@@ -31,13 +34,26 @@ from engine.draft_models.sources import find_source
 from engine.draft_models.tied import DraftConfig
 from engine.drafters.base import Weighty
 from engine.errors import RequestError, StartError
+from engine.frames import encode
 from engine.intake import Intake
 from engine.kv import bytes_per_token, open_pool
 from engine.loop import Engine
 from engine.mtp.paceline import PacelineConfig
+from engine.outbox import Outbox
 from engine.shipped import TARGET, Mark
+from engine.traffic import reply
 from engine.trained import TargetFacts, save
-from engine.wire import Deltas, LoadDrafter, LoadPlan, Sampling, SetDrafter, Submit, UnloadDrafter
+from engine.wire import (
+    Call,
+    Deltas,
+    LoadDrafter,
+    LoadPlan,
+    Reply,
+    Sampling,
+    SetDrafter,
+    Submit,
+    UnloadDrafter,
+)
 
 COLUMNS = 200
 PROMPT = "Write a list of ten fruits, one per line."
@@ -71,6 +87,7 @@ class Served:
 
     def __init__(self, target: Target, config: EngineConfig) -> None:
         self.events: list[Any] = []
+        self.target = target
         controller = adaptive(config, [CostPoint(1, rows, 256, 30 + rows) for rows in (1, 8, 17)])
         self.engine: Engine
         self.intake: Intake
@@ -267,7 +284,7 @@ def test_the_memory_of_a_foreign_checkpoint_is_told_from_its_files(
 def test_the_memory_of_a_head_in_its_targets_checkpoint_counts_its_own_tensors(
     target: Target, tmp_path: Path
 ) -> None:
-    config = {"num_hidden_layers": 2, "hidden_size": 8}
+    config = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 8}
     (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
     tensors = {
         "model.layers.1.mlp.weight": torch.zeros(50),
@@ -282,15 +299,134 @@ def test_the_memory_of_a_head_in_its_targets_checkpoint_counts_its_own_tensors(
     assert read_needs("mtp", tmp_path, shape, 0).parameters == 30 + 7 + 3 + tables
 
 
-@pytest.mark.parametrize("config_json", ["{}", '{"num_hidden_layers": "many"}', "[]"])
+@pytest.mark.parametrize(
+    ("config_json", "told"),
+    [
+        ("{}", "names no format and no model_type"),
+        ('{"format": null}', "names no format and no model_type"),
+        ('{"format": "evil"}', "names the unknown format 'evil' and no model_type"),
+        ('{"model_type": "llama", "num_hidden_layers": "many"}', "is 'many', not a whole number"),
+        ('{"model_type": "llama"}', "tells no "),
+        ('{"model_type": "llama", "num_hidden_layers": -1}', "num_hidden_layers is -1, and can"),
+        ("[]", "is not a JSON object"),
+    ],
+)
 def test_files_that_tell_no_sizes_are_refused(
-    config_json: str, target: Target, tmp_path: Path
+    config_json: str, told: str, target: Target, tmp_path: Path
 ) -> None:
-    (tmp_path / "config.json").write_text(config_json, "utf-8")
+    sizes = '"hidden_size": 8, "num_attention_heads": 2, "num_hidden'
+    (tmp_path / "config.json").write_text(config_json.replace('"num_hidden', sizes), "utf-8")
     save_file({"mtp.norm.weight": torch.zeros(7)}, tmp_path / "model.safetensors")
     for name in ("mtp", "draft_model"):
-        with pytest.raises(StartError, match=r"config\.json"):
+        with pytest.raises(StartError, match=r"config\.json") as caught:
             read_needs(name, tmp_path, target.loaded.decoder.shape, 0)
+        assert told in caught.value.message
+
+
+def test_a_checkpoint_of_the_other_drafter_is_told_so(
+    target: Target, config: EngineConfig, heads: Path
+) -> None:
+    for name, other in (("mtp", "draft_model"), ("draft_model", "mtp")):
+        for go in (plan_load, open_model_drafter):
+            with pytest.raises(StartError, match=f"load it as drafter {other}, not {name}"):
+                go(name, str(heads / other), target, config)
+
+
+def in_config(**fields: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        file = folder / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+
+    return change
+
+
+def in_target(folder: Path) -> None:
+    facts = json.loads((folder / "config.json").read_text())["target"]
+    in_config(target={**facts, "tokenizer": "0" * 64})(folder)
+
+
+def in_tensors(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    def changed(folder: Path) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        change(tensors)
+        save_file(tensors, folder / "model.safetensors")
+
+    return changed
+
+
+def in_header(**fields: Any) -> Callable[[Path], None]:
+    """Of norm.weight."""
+
+    def change(folder: Path) -> None:
+        file = folder / "model.safetensors"
+        content = file.read_bytes()
+        (length,) = struct.unpack("<Q", content[:8])
+        header = json.loads(content[8 : 8 + length])
+        header["norm.weight"] |= fields
+        text = json.dumps(header).encode()
+        file.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + length :])
+
+    return change
+
+
+def pipe(name: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+
+    return change
+
+
+FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a shape beyond all": (in_header(shape=[1 << 40, 1 << 40]), "another number of bytes"),
+    "an unknown type": (in_header(dtype="X9"), "no number type that is known"),
+    "sizes beyond all": (in_config(kv_heads=10**15), "at `$.kv_heads`"),
+    "negative sizes": (in_config(head_dim=-16), "at `$.head_dim`"),
+    "another version": (in_config(version=99), "at `$.version`"),
+    "other sizes": (in_config(kv_heads=2), "k_proj.weight is"),
+    "another tokenizer": (in_target, "its target has another tokenizer"),
+    "a missing tensor": (in_tensors(lambda all_: all_.pop("norm.weight")), "it lacks norm.weight"),
+    "whole numbers": (
+        in_tensors(lambda all_: all_.update({"norm.weight": all_["norm.weight"].int()})),
+        "no floating-point numbers",
+    ),
+    "ids beyond": (
+        in_tensors(lambda all_: all_.update(draft_ids=torch.tensor([1, 10**6]))),
+        "not within the target's",
+    ),
+    "an id twice": (
+        in_tensors(lambda all_: all_.update(draft_ids=torch.tensor([1, 1]))), "do not ascend",
+    ),
+    "a pipe for a config": (pipe("config.json"), "config.json cannot be read: it is a pipe"),
+    "a pipe for weights": (pipe("model.safetensors"), "safetensors cannot be read: it is a pipe"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["mtp", "draft_model"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_dry_run_refuses_what_the_load_refuses_and_says_the_same(
+    name: str, fault: str, target: Target, config: EngineConfig, heads: Path, tmp_path: Path
+) -> None:
+    damage, told = FAULTS[fault]
+    folder = tmp_path / "damaged"
+    shutil.copytree(heads / name, folder)
+    damage(folder)
+    said: list[tuple[str, str]] = []
+    for go in (plan_load, open_model_drafter):
+        with pytest.raises(StartError) as caught:
+            go(name, str(folder), target, config)
+        said.append((caught.value.code, caught.value.message))
+    assert said[0] == said[1]
+    assert told in said[0][1]
+
+
+def test_sizes_that_no_message_holds_are_refused(
+    target: Target, config: EngineConfig, heads: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "MOST_BYTES", 1000)
+    with pytest.raises(StartError, match="which no device has") as caught:
+        plan_load("mtp", str(heads / "mtp"), target, config)
+    assert caught.value.code == "memory_too_small"
 
 
 @dataclass(frozen=True)
@@ -357,7 +493,7 @@ def test_requests_of_an_unloaded_drafter_go_on_plainly(
     served.models.unload(UnloadDrafter(name))
     assert memory() is None
     assert served.text("wishes") == plain
-    with pytest.raises(RequestError, match=f"there is no drafter '{name}'"):
+    with pytest.raises(RequestError, match=f"'{name}' is not loaded.*/api/drafters/{name}/load"):
         served.submit("again", name)
     served.load(name, heads / name)
     served.submit("again", name)
@@ -446,6 +582,48 @@ def test_a_dry_run_leaves_what_is_shown_as_it_is(served: Served, heads: Path, so
     assert served.models.state("mtp") == before
     served.models.unload(UnloadDrafter("mtp"))
     served.load("mtp", heads / "mtp")
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_pipe_and_a_name_that_is_no_text_are_refused_and_the_next_load_goes_on(
+    served: Served, heads: Path, tmp_path: Path, dry_run: bool
+) -> None:
+    odd = tmp_path / "odd"
+    odd.mkdir()
+    (odd / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / os.fsdecode(b"odd/\xff.bin")).write_text("")
+    piped = tmp_path / "piped"
+    piped.mkdir()
+    os.mkfifo(piped / "config.json")
+    for folder, told in ((odd, "?.bin, a pickle"), (piped, "it is a pipe")):
+        answers: list[Any] = []
+        served.models.load(LoadDrafter("mtp", str(folder), dry_run), answers.append)
+        served.errands.get(timeout=60)()
+        assert answers[0].code == "drafter_unfit"
+        assert told in answers[0].message
+        state = served.models.state("mtp")
+        encode(Reply(1, (answers[0].message, state)))  # a frame holds both
+    assert served.load("mtp", heads / "mtp") == "mtp"
+
+
+def test_an_answer_that_no_frame_holds_is_an_error_to_its_call_and_the_loop_goes_on(
+    served: Served,
+) -> None:
+    class Models:
+        def load(self, body: LoadDrafter, answer: Callable[[object], None]) -> None:
+            plan = LoadPlan("mtp", "x", "/x", 1 << 80, 1, 1, True)
+            served.errands.put(lambda: answer("eagle" if body.source == "gone" else plan))
+
+    outbox, models = Outbox(), Models()
+    for number, source in enumerate(("huge", "gone")):
+        call = Call(number, LoadDrafter("mtp", source, dry_run=True))
+        reply(call, served.engine, served.target.text, outbox, models)  # type: ignore[arg-type]
+        served.errands.get(timeout=60)()
+        frame = outbox.take(0)
+        assert frame
+        told = msgspec.msgpack.decode(frame[4:], type=Reply)
+        assert (told.call, told.error) == (number, "internal")
+        assert "probabilities" not in told.message
 
 
 def test_a_load_whose_thread_cannot_start_is_refused_and_the_next_goes_on(

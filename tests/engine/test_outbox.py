@@ -109,6 +109,10 @@ def test_an_answer_that_no_frame_holds_ends_its_request(monkeypatch: pytest.Monk
     outbox = Outbox()
     with pytest.raises(RequestError, match="fewer log probabilities"):
         outbox.put(PromptLogprobs("a" * 200, ()))
+    with pytest.raises(
+        RequestError, match=r"cannot be sent: a Reply of [\d,]+ bytes is above 100\.$"
+    ):
+        outbox.put(Reply(1, "a" * 200))
     assert outbox.size == 0
 
 
