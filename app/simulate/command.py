@@ -26,6 +26,8 @@ COLUMNS = (
     ("vs static", "vs_best_static"), ("vs clairvoyant", "vs_clairvoyant"),
     ("AL", "acceptance_length"), ("D", "mean_d"), ("switches/1k", "switches_per_1000_steps"),
 )  # fmt: skip
+CALIBRATION = (("predicted tokens", "tokens"), ("ms", "ms"))
+"""Relative errors of what was predicted."""
 LATENCIES = (("TTFT p50", "ttft_ms", "p50"), ("p99 ms", "ttft_ms", "p99"),
              ("TPOT p50", "tpot_ms", "p50"), ("p99 ms", "tpot_ms", "p99"))  # fmt: skip
 
@@ -120,12 +122,20 @@ def _print_table(rows: Sequence[Row]) -> None:
     latencies = any("ttft_ms" in one for one in rows)
     if latencies:
         table[0] += [head for head, _, _ in LATENCIES]
+    calibrated = any(one.get("calibration") for one in rows)
+    if calibrated:
+        table[0] += [head for head, _ in CALIBRATION]
+    breaks = sorted({kind for one in rows for kind in one.get("recovery_steps", ())})
+    table[0] += [f"steps, {kind}" for kind in breaks]
     for one in rows:
         cells = [_cell(one.get(key)) for _, key in COLUMNS]
         if "static" in one:
             cells[0] += f" ({one['static']})"
         if latencies:
             cells += [_cell(one.get(key, {}).get(level)) for _, key, level in LATENCIES]
+        if calibrated:
+            cells += [_percent((one.get("calibration") or {}).get(key)) for _, key in CALIBRATION]
+        cells += [_cell(one.get("recovery_steps", {}).get(kind)) for kind in breaks]
         table.append(cells)
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for cells in table:
@@ -140,6 +150,10 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if value >= 100 else f"{value:.3f}"
     return str(value)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:+.1f} %"
 
 
 def _flat(found: Row, head: str = "") -> list[tuple[str, object]]:

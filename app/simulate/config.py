@@ -30,7 +30,8 @@ from controller.simulate.fleet import Deal, Scenario
 from controller.simulate.machine import Machine
 from controller.simulate.machines import HARDWARE, MODELS, Hardware
 from controller.simulate.policy import SERVES, Choice, parse_choice
-from controller.simulate.recording import read_recording
+from controller.simulate.recorded_texts import recorded_texts
+from controller.simulate.recording import is_recording, read_recording
 from controller.simulate.step_cost import StepCost, roofline
 from controller.simulate.synthetic import RECIPES, Rates, Recipe, make_texts
 from controller.simulate.texts import Library, Text
@@ -123,6 +124,7 @@ def _machine(table: MachineTable, drafters: tuple[DrafterTable, ...]) -> Machine
         cost=cost,
         drafters=[_drafter(one, cost, hardware, table) for one in drafters],
         overhead_ms=overhead,
+        decision_ms=table.decision_ms,
         noise=table.noise,
         row_limit=max(table.row_limit, table.max_batch),
         chunk_rows=table.chunk_rows,
@@ -154,7 +156,7 @@ def _texts(table: TextsTable, folder: Path, seed: int) -> list[Text]:
     if table.trace is not None:
         return read_traces(folder / table.trace)
     if table.recording is not None:
-        return read_recording(folder / table.recording, seed)
+        return recorded_texts(read_recording(folder / table.recording), seed)
     recipe = Recipe(
         _rates(table.drafters),
         table.prompt,
@@ -178,10 +180,15 @@ def _deal(table: OpenLoad, folder: Path, replicas: int) -> Deal:
 
     def recorded(library: Library, replica: int, rng: np.random.Generator) -> list[load.Arrival]:
         assert isinstance(table, RecordedLoad)
-        found = load.recorded(
-            folder / table.arrivals, table.texts, library, rng,
-            seconds=table.seconds, speed=table.speed,
-        )  # fmt: skip
+        path = folder / table.arrivals
+        if is_recording(path):
+            found = load.replayed(
+                read_recording(path), table.texts, library, seconds=table.seconds, speed=table.speed
+            )
+        else:
+            found = load.recorded(
+                path, table.texts, library, rng, seconds=table.seconds, speed=table.speed
+            )
         return load.thin(found, replicas, replica)
 
     if isinstance(table, RecordedLoad):

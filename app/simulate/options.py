@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 from app.arguments import group, leaf, names, positive
 
 MOST_PROCESSES = 64
+MOST_SECONDS, MOST_MEGABYTES = 86_400, 1024
 
 
-def add_simulate(commands: Any) -> None:
+def add_simulate(commands: Any, add_client: Callable[[argparse.ArgumentParser], None]) -> None:
     actions = group(commands, "simulate", "what policies would do, without a model or a device")
     text = "run the policies of a configuration on its machine and load"
     run = leaf(actions, "run", text, "app.simulate.command:run")
@@ -36,12 +38,35 @@ def add_simulate(commands: Any) -> None:
         "--scale", type=_scale, default=1.0, help="share of each cell's work, for a quick look"
     )
 
+    text = "record what a running server decodes, to replay it under other policies"
+    record = leaf(actions, "record", text, "app.simulate.record:record")
+    record.add_argument("out", metavar="OUT", help="the recording (.jsonl); no text is in it")
+    record.add_argument(
+        "--seconds", type=_seconds, default=60, help="most seconds (default: %(default)s)"
+    )
+    record.add_argument(
+        "--megabytes", type=_megabytes, default=64, help="largest file (default: %(default)s)"
+    )
+    add_client(record)
+
+
+def _seconds(text: str) -> int:
+    return _at_most(text, MOST_SECONDS)
+
+
+def _megabytes(text: str) -> int:
+    return _at_most(text, MOST_MEGABYTES)
+
+
+def _at_most(text: str, most: int) -> int:
+    count = positive(text)
+    if count > most:
+        raise argparse.ArgumentTypeError(f"at most {most:,}")
+    return count
+
 
 def _processes(text: str) -> int:
-    count = positive(text)
-    if count > MOST_PROCESSES:
-        raise argparse.ArgumentTypeError(f"at most {MOST_PROCESSES}")
-    return count
+    return _at_most(text, MOST_PROCESSES)
 
 
 def _seed(text: str) -> int:

@@ -33,6 +33,7 @@ class MachineTable(Table, frozen=True):
     chunk_rows: Annotated[int, Meta(ge=1, le=65536)] = 2048
     noise: Annotated[float, Meta(ge=0.0, le=0.5)] = 0.01
     overhead_ms: Ms | None = None
+    decision_ms: tuple[Ms, Ms] = (0.0, 0.0)
     chains: bool = True
     slowdowns: tuple[tuple[Seconds, Annotated[float, Meta(ge=0.1, le=100.0)]], ...] = ()
 

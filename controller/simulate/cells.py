@@ -28,7 +28,13 @@ STEADY = ("mixed", "edits", "prose")
 SYNTHETIC_TEXTS = 200
 SHORTEST = 12
 """Of the work of a cell: tokens of each request by batch, so that all run for seconds."""
-TOKENS = {1: 6000, 2: 3000, 8: 4000, 32: 2500, 64: 2000, 128: 1500, 256: 1200}
+TOKENS = {1: 6000, 2: 3000, 8: 4000, 32: 2500, 64: 2000, 128: 1000, 256: 700}
+BREAKS = (("mixed", "useless"), ("edits", "prose"))
+"""Kinds of text that take turns at once for all requests."""
+BREAK_BATCH, BREAK_TURNS = 16, 12
+BREAK_TOKENS = {"useless": 300, "prose": 600, "edits": 1700}
+BREAK_TOKENS_ELSE = 900
+"""Of each request in a turn, so that it lasts for about 300 steps."""
 SHIFT_TOKENS, SHIFTS = 1000, 6
 NOISE = 0.01
 
@@ -85,7 +91,7 @@ def make_cells(traces: Sequence[Path], scale: float = 1.0) -> list[Cell]:
             phase = Phase(batch, corpus, tokens(TOKENS[batch]))
             cells.append(Cell("steady", f"{corpus}, batch {batch}", (corpus,), (phase,)))
     for batch in USELESS_BATCHES:
-        phase = Phase(batch, "useless", tokens(TOKENS[batch]))
+        phase = Phase(batch, "useless", tokens(TOKENS[batch] / 2))  # a step each
         cells.append(Cell("useless", f"useless drafters, batch {batch}", ("useless",), (phase,)))
     turns = [names[i % len(names)] for i in range(SHIFTS)]
     for batch in SHIFT_BATCHES:
@@ -96,7 +102,19 @@ def make_cells(traces: Sequence[Path], scale: float = 1.0) -> list[Cell]:
         for i, batch in enumerate((*LOADS, *LOADS[1:], LOADS[0]))
     )
     cells.append(Cell("load", "load and content shift", tuple(names), both))
+    pairs = [*BREAKS, tuple(names[:2])] if len(names) > 1 else BREAKS
+    for pair in pairs:
+        phases = tuple(
+            Phase(BREAK_BATCH, kind, tokens(BREAK_TOKENS.get(kind, BREAK_TOKENS_ELSE)), fresh=True)
+            for kind in [pair[i % 2] for i in range(BREAK_TURNS)]
+        )
+        cells.append(Cell("break", f"breaks, {label(pair[0])} and {label(pair[1])}", pair, phases))
     return cells
+
+
+def is_code(corpus: str) -> bool:
+    """Whether a trace is of code, by its name."""
+    return "code" in label(corpus)
 
 
 def label(corpus: str) -> str:

@@ -83,9 +83,10 @@ class _Places:
         """A run enters a phase: it has more or fewer places."""
         self.phase[run] = phase
         self._drawn[run] = 0
+        size = 0 if self._phases[phase].fresh else self._phases[phase].requests
+        self.at[run, size:] = self.end[run, size:] = self.context[run, size:] = 0
         size = self._phases[phase].requests
         self.used[run] = np.arange(self.size) < size
-        self.at[run, size:] = self.end[run, size:] = self.context[run, size:] = 0
 
     def refill(self, active: Numbers) -> None:
         """New texts where one has ended, in the runs of these numbers."""

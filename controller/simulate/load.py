@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from controller.simulate.recording import Recording
 from controller.simulate.texts import Library
 
 MOST_ARRIVALS = 200_000
@@ -20,11 +21,12 @@ MOST_ARRIVALS = 200_000
 class Phase:
     """So many requests decode together, a new one in the place of each that ends, until they have
     committed `tokens` each on average. Requests that are too many when a phase begins leave; those
-    that stay finish their texts; new ones come from `corpus`."""
+    that stay finish their texts; new ones come from `corpus`. fresh: none stays."""
 
     requests: int
     corpus: str
     tokens: int
+    fresh: bool = False
 
     @property
     def work(self) -> int:
@@ -112,6 +114,31 @@ def recorded(
     if not found:
         raise ValueError(f"{path.name}: there is no arrival in it")
     return found
+
+
+def replayed(
+    recording: Recording,
+    corpus: str,
+    library: Library,
+    *,
+    seconds: float = math.inf,
+    speed: float = 1.0,
+) -> list[Arrival]:
+    """The requests of a recording when they came, each with its own text, `speed` times as fast,
+    until `seconds` of the run. ValueError when the
+    corpus is not of that recording."""
+    places = library.ranges.get(corpus, range(0))
+    lengths = [one.length for one in recording.requests]
+    if [int(library.last[i] - library.first[i]) for i in places] != lengths:
+        raise ValueError(f"arrivals: texts {corpus!r} are not those of the recording")
+    found = [
+        Arrival(1e3 * one.s / speed, text, max(one.prompt, 1), one.length)
+        for text, one in zip(places, recording.requests, strict=True)
+        if one.s / speed <= seconds
+    ]
+    if not found:
+        raise ValueError(f"arrivals: none came within {seconds:g} seconds")
+    return sorted(found, key=lambda arrival: arrival.ms)
 
 
 def thin(requests: Sequence[Arrival], replicas: int, number: int) -> list[Arrival]:

@@ -19,6 +19,8 @@ class Machine:
     cost: StepCost
     drafters: Sequence[SimulatedDrafter]
     overhead_ms: float = 1.2
+    decision_ms: tuple[float, float] = (0.0, 0.0)
+    """What a step that looks for drafts takes beside it: by itself, and for each request."""
     noise: float = 0.01
     row_limit: int = 512
     chunk_rows: int = 2048
@@ -26,6 +28,11 @@ class Machine:
     chains: bool = True
     slowdowns: Sequence[tuple[float, float]] = ()
     """(second, factor): from then on verify steps take so many times as long."""
+
+    def beside_ms(self, requests: int, looked: bool) -> float:
+        """The time of a step beside its forward and its drafts."""
+        fixed, each = self.decision_ms if looked else (0.0, 0.0)
+        return self.overhead_ms + fixed + each * requests
 
     def factor(self, ms: float) -> float:
         """The slowdown in force at this time of the run."""

@@ -1,26 +1,24 @@
-"""Recorded step outcomes of a live run as texts, to replay them under another policy.
+"""Reads a recording of a live run: JSON lines, the first {"recording": 1, ...}, then what came.
 
-JSON lines. The first is {"recording": 1}; each further one is a step:
-{"requests": [{"request", "context", "drafter", "drafted", "accepted", "committed", "ended",
-"match", "source", "shadows": [{"drafter", "accepted", "match", "source", "censored"}]}]},
-the fields of StepOutcome that a replay needs; context: tokens of the request before the step.
+    {"s", "arrived": {"request", "prompt"}}
+    {"s", "verify_ms", "draft_ms", "overhead_ms", "looked", "requests": [{"request", "context",
+      "drafter", "drafted", "accepted", "committed", "cut", "match", "source",
+      "shadows": [{"drafter", "drafted", "accepted", "match", "source", "censored"}],
+      "parts": [{"drafter", "drafted", "accepted"}]}]}
+    {"s", "finished": {"request", "output"}}
 
-What was not tried must be filled in. A draft that was accepted in full, or cut, goes on at the
-drafter's own rates in the recording. A model is drawn at its rates wherever it did not start.
-Drafters without a model are scored at every start, so they have nothing where none is recorded,
-and inside a run that was right the rest of it."""
+s: seconds since the start. context: tokens of the request before the step. Other lines and fields
+are passed over. What came of it as texts is `recorded_texts`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from controller.simulate.texts import LONGEST, SOURCES, Numbers, Text
+from controller.simulate.texts import LONGEST, SOURCES
 
 MOST_TOKENS = 1_000_000
 MOST_LINE_BYTES = 16_000_000
@@ -34,38 +32,83 @@ class Start:
     place: int
     accepted: int
     wrong: bool
-    match: int
-    source: int
+    match: int = 0
+    source: int = 0
 
 
 @dataclass(slots=True)
-class _Request:
+class Recorded:
+    """One request. s: when it came. length: output tokens, of which the first came with the prompt.
+    starts: by drafter; tails: drafts behind a model's that was right; blind: places of which no
+    drafter without a model was asked."""
+
     prompt: int
-    length: int = 0
+    s: float
+    length: int = 1
+    steps: int = 0
     starts: dict[str, list[Start]] = field(default_factory=dict)
+    tails: dict[str, list[Start]] = field(default_factory=dict)
+    blind: set[int] = field(default_factory=set)
 
 
-def read_recording(path: Path, seed: int) -> list[Text]:
-    """The recorded requests. ValueError with file and line for anything that is no recording."""
-    requests: dict[object, _Request] = {}
-    done: list[_Request] = []
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """kinds: of the drafters that the server had, "model" or "model_free". requests: those that got
+    output, in the order in which they came. steps: that had decoding requests."""
+
+    kinds: dict[str, str]
+    requests: list[Recorded]
+    steps: int
+
+
+def read_recording(path: Path) -> Recording:
+    """ValueError with file and line for anything that is no recording, OSError where it cannot be
+    read."""
+    kinds: dict[str, str] = {}
+    open_requests: dict[object, Recorded] = {}
+    every: list[Recorded] = []
+    steps = 0
     for number, record in _lines(path):
         try:
-            for one in record["requests"]:
-                if _take(requests, one):
-                    done.append(requests.pop(one["request"]))
+            if number == 1:
+                kinds = _kinds(record)
+            elif "requests" in record:
+                steps += 1
+                for one in record["requests"]:
+                    mine = open_requests.get(one["request"])
+                    if mine is None:  # it came before the recording began
+                        mine = Recorded(_context(one) - 1, _seconds(record))
+                        open_requests[one["request"]] = mine
+                        every.append(mine)
+                    _take(mine, one, record.get("looked", True) is not False)
+            elif "arrived" in record:
+                came = record["arrived"]
+                mine = Recorded(_count(came["prompt"]), _seconds(record))
+                open_requests[came["request"]] = mine
+                every.append(mine)
+            elif "finished" in record:
+                done = record["finished"]
+                found = open_requests.pop(done["request"], None)
+                if found is not None and not found.steps and not _count(done["output"]):
+                    every.remove(found)
+                elif found is not None:
+                    found.steps = max(found.steps, 1)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{path.name}, line {number}: no recorded step: {error!r}") from None
-    done += [one for one in requests.values() if one.length]
-    if not done:
+    requests = [one for one in every if one.steps]
+    if not steps:
         raise ValueError(f"{path.name}: no request committed anything")
-    rng = np.random.default_rng(seed)
-    names = list(dict.fromkeys(name for one in done for name in one.starts))
-    rates = {name: _rates([s for one in done for s in one.starts.get(name, ())]) for name in names}
-    matched = {
-        name for one in done for name, some in one.starts.items() if any(s.match for s in some)
-    }
-    return [_text(one, names, matched, rates, rng) for one in done]
+    return Recording(kinds, requests, steps)
+
+
+def is_recording(path: Path) -> bool:
+    """Whether the file begins like one."""
+    try:
+        with path.open(encoding="utf-8") as lines:
+            first = json.loads(lines.readline(MOST_LINE_BYTES))
+    except (OSError, ValueError):
+        return False
+    return isinstance(first, dict) and first.get("recording") == 1
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -77,43 +120,88 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 record = json.loads(line)
             except ValueError as error:
                 raise ValueError(f"{path.name}, line {number}: {error}") from None
-            if number == 1:
-                if not isinstance(record, dict) or record.get("recording") != 1:
-                    raise ValueError(f'{path.name}: the first line is not {{"recording": 1}}')
-                continue
+            if not isinstance(record, dict):
+                raise ValueError(f"{path.name}, line {number}: it is no JSON object")
+            if number == 1 and record.get("recording") != 1:
+                raise ValueError(f'{path.name}: the first line is not {{"recording": 1}}')
             yield number, record
 
 
-def _take(requests: dict[object, _Request], one: dict[str, Any]) -> bool:
-    """Take in one request's outcome; True when it ended."""
-    context = _count(one["context"])
-    mine = requests.get(one["request"])
-    if mine is None:
-        mine = requests[one["request"]] = _Request(context)
+def _kinds(head: dict[str, Any]) -> dict[str, str]:
+    return {str(name): str(kind) for name, kind in head.get("drafters", {}).items()}
+
+
+def _take(mine: Recorded, one: dict[str, Any], looked: bool) -> None:
+    """Take in what one request got from a step."""
     begin, committed = mine.length, _count(one["committed"])
+    _context(one)
     mine.length += committed
+    mine.steps += 1
     if mine.length > MOST_TOKENS:
         raise ValueError(f"a request of more than {MOST_TOKENS} tokens")
-    drafted, accepted = _count(one["drafted"]), _count(one["accepted"])
-    if accepted > drafted or drafted > LONGEST:
-        raise ValueError(f"{accepted} of {drafted} drafted tokens accepted, at most {LONGEST}")
-    if drafted:
-        wrong = accepted < drafted and not one.get("cut", False)
-        start = Start(begin, accepted, wrong, _count(one.get("match", 0)), _source(one))
-        mine.starts.setdefault(one["drafter"], []).append(start)
-    # A score says what was right, not where it began: the last was settled by the last token.
-    ends: dict[str, int] = {}
-    for score in reversed(one.get("shadows", ())):
-        name, got = score["drafter"], _count(score["accepted"])
-        last = ends.get(name, mine.length - (0 if score.get("censored") else 1))
-        place = max(last - got, 0)
-        ends[name] = place - 1
-        found = Start(
-            place, min(got, LONGEST), not score.get("censored", False), _count(score["match"]),
-            _source(score),
-        )  # fmt: skip
+    if not looked:
+        mine.blind.update(range(begin, mine.length))
+    ran, cut = one["drafter"], one.get("cut", False)
+    drafted, accepted = _draft(one)
+    parts = one.get("parts", ())
+    if not drafted:
+        ran = None
+    elif not parts:
+        start = _start(begin, drafted, accepted, cut, one)
+        mine.starts.setdefault(ran, []).append(start)
+    place = begin
+    for depth, part in enumerate(parts):
+        drafted, accepted = _draft(part)
+        if drafted:
+            kept = mine.tails if depth else mine.starts
+            start = _start(place, drafted, accepted, cut, part if depth else one)
+            kept.setdefault(part["drafter"], []).append(start)
+        place += drafted
+        if accepted < drafted:  # what comes behind it was not reached
+            break
+    _score(mine, one.get("shadows", ()), begin, ran if looked else None, looked)
+
+
+def _start(place: int, drafted: int, accepted: int, open_end: bool, one: dict[str, Any]) -> Start:
+    """open_end: the text, or the drafter's turn, ended inside the draft."""
+    wrong = accepted < drafted and not open_end and accepted < LONGEST
+    return Start(place, min(accepted, LONGEST), wrong, _count(one.get("match", 0)), _source(one))
+
+
+def _score(
+    mine: Recorded, scores: list[dict[str, Any]], begin: int, ran: str | None, looked: bool
+) -> None:
+    """A score says what was right, not where it began. The last of a drafter was settled by the
+    step's last token; the one that its own turn, or a step that asked nobody, interrupted ended
+    before the step."""
+    last: dict[str, int] = {}
+    for one in reversed(scores):
+        name, censored = one["drafter"], bool(one.get("censored", False))
+        drafted, accepted = _draft(one)
+        whole = accepted == drafted
+        if censored:
+            end = begin if name == ran or not looked else mine.length
+        else:
+            end = last.get(name, mine.length) - (0 if whole else 1)
+        place = max(end - accepted, 1)
+        last[name] = place
+        found = _start(place, drafted, accepted, censored, one)
         mine.starts.setdefault(name, []).append(found)
-    return bool(one.get("ended", False))
+
+
+def _draft(one: dict[str, Any]) -> tuple[int, int]:
+    """(drafted, accepted)."""
+    drafted, accepted = _count(one["drafted"]), _count(one["accepted"])
+    if accepted > drafted:
+        raise ValueError(f"{accepted} of {drafted} drafted tokens accepted")
+    return drafted, accepted
+
+
+def _context(one: dict[str, Any]) -> int:
+    found = _count(one["context"])
+    if not found:
+        raise ValueError("a step of a request without a token")
+    return found
 
 
 def _count(value: object) -> int:
@@ -122,57 +210,13 @@ def _count(value: object) -> int:
     return value
 
 
+def _seconds(record: dict[str, Any]) -> float:
+    value = record.get("s", 0.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e9:
+        raise ValueError(f"{str(value)[:40]} is no time in seconds")
+    return float(value)
+
+
 def _source(one: dict[str, Any]) -> int:
     name = one.get("source", "")
     return SOURCES.index(name) if name in SOURCES else len(SOURCES) - 1
-
-
-def _rates(starts: Sequence[Start]) -> list[float]:
-    """a_1 .. a_LONGEST: accepted over reached; an unobserved position reads the one before."""
-    rates: list[float] = []
-    value = 0.5
-    for k in range(LONGEST):
-        hits = sum(start.accepted > k for start in starts)
-        misses = sum(start.accepted == k and start.wrong for start in starts)
-        value = (hits + value) / (hits + misses + 1.0)
-        rates.append(value)
-    return rates
-
-
-def _text(
-    one: _Request,
-    names: Sequence[str],
-    matched: set[str],
-    rates: dict[str, list[float]],
-    rng: np.random.Generator,
-) -> Text:
-    accepted: dict[str, Numbers] = {}
-    match: dict[str, Numbers] = {}
-    source: dict[str, Numbers] = {}
-    room = np.arange(one.length, 0, -1)
-    for name in names:
-        model, curve = name not in matched, rates[name]
-        got = np.zeros(one.length, np.int64)
-        found = np.zeros((2, one.length), np.int64)
-        if model:
-            got = np.array([_further(0, curve, rng) for _ in range(one.length)])
-        for start in one.starts.get(name, ()):
-            if start.place >= one.length:
-                continue
-            whole = start.accepted if start.wrong else _further(start.accepted, curve, rng)
-            reach = 1 if model else min(start.accepted + 1, one.length - start.place)
-            span = slice(start.place, start.place + reach)
-            got[span] = np.maximum(whole - np.arange(reach), 0)
-            found[0, span] = start.match + np.arange(reach)
-            found[1, span] = start.source
-        accepted[name] = np.minimum(got, room)
-        if not model:
-            match[name], source[name] = found
-    return Text(one.prompt, one.length, accepted, match, source)
-
-
-def _further(accepted: int, curve: Sequence[float], rng: np.random.Generator) -> int:
-    """How far a draft goes on that was not wrong so far."""
-    while accepted < LONGEST and rng.random() < curve[accepted]:
-        accepted += 1
-    return accepted

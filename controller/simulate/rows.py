@@ -7,6 +7,7 @@ from typing import Any
 
 from controller.contract import Decision
 from controller.simulate.direct import Result
+from controller.simulate.predicted import WARM_STEPS
 from controller.simulate.run import Run
 
 NONE_AT_ALL, BEST_STATIC, CLAIRVOYANT = "none", "best static", "clairvoyant"
@@ -22,6 +23,7 @@ def row(policy: str, run: Run) -> Row:
     """Of a run under a controller."""
     steps = max(run.steps, 1)
     asked = max(run.request_steps, 1)
+    settled = max(run.steps - WARM_STEPS, 0)
     return {
         "policy": policy,
         "tokens_per_s": round(run.throughput, 3),
@@ -30,8 +32,11 @@ def row(policy: str, run: Run) -> Row:
         "drafters": {name: round(count / asked, 4) for name, count in run.drafting.items()},
         "steps": run.steps,
         "switches_per_1000_steps": round(1e3 * max(len(run.decisions) - 1, 0) / steps, 2),
+        "settled_steps": settled,
+        "settled_switches": sum(one.step > WARM_STEPS for one in run.decisions) if settled else 0,
         "controller_us_per_step": round(1e6 * run.plan_seconds / steps, 1),
         "goodput_error": calibration(run.decisions),
+        "calibration": run.calibration,
         "phases": [{"tokens": tokens, "ms": round(ms, 3)} for tokens, ms in run.phases],
         "course": [
             {

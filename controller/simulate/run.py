@@ -13,6 +13,8 @@ from controller.contract import Controller, Decision
 from controller.simulate.live import Live
 from controller.simulate.load import Arrival, Phase
 from controller.simulate.machine import Machine
+from controller.simulate.predicted import Predictions
+from controller.simulate.recovery import BIN_STEPS
 from controller.simulate.step import Step, Stepper
 from controller.simulate.texts import Library
 
@@ -54,7 +56,9 @@ class Point(NamedTuple):
 @dataclass(slots=True)
 class Run:
     """What a run gave. tokens: of decoding requests. first_tokens: those that came with prompts.
-    phases: (tokens, ms) of each. course: of stretches of as many steps each."""
+    phases: (tokens, ms) of each. bins: of each phase, (tokens, ms) of every BIN_STEPS steps of it.
+    course: of stretches of as many steps each. calibration: relative errors of the predicted tokens
+    and ms, see Predictions."""
 
     steps: int = 0
     tokens: int = 0
@@ -65,10 +69,12 @@ class Run:
     plan_seconds: float = 0.0
     drafting: dict[str, int] = field(default_factory=dict)
     phases: list[tuple[int, float]] = field(default_factory=list)
+    bins: list[list[tuple[int, float]]] = field(default_factory=list)
     first_tokens: int = 0
     decisions: list[Decision] = field(default_factory=list)
     latencies: list[Latency] = field(default_factory=list)
     course: list[Point] = field(default_factory=list)
+    calibration: dict[str, float] | None = None
     _bin: list[Step] = field(default_factory=list)
     _bin_size: int = 16
 
@@ -138,13 +144,16 @@ def closed(
     live: list[Live] = []
     number = 0
     whole = sum(phase.work for phase in phases)
+    predictions = Predictions(controller)
     for place, phase in enumerate(phases):
         order = library.order(phase.corpus, np.random.default_rng((seed, 0, place))).tolist()
         drawn = 0
-        for one in live[phase.requests :]:
+        stay = 0 if phase.fresh else phase.requests
+        for one in live[stay:]:
             controller.forget(one.id)
-        del live[phase.requests :]
+        del live[stay:]
         tokens, begin = 0, run.ms
+        steps, bins = 0, list[tuple[int, float]]()
         while tokens < phase.work:
             for slot in range(phase.requests):
                 if slot < len(live) and live[slot].at < live[slot].end:
@@ -163,12 +172,20 @@ def closed(
                     live.append(one)
             step = stepper.step(live, run.ms)
             tokens += step.tokens
+            if step.looked:
+                predictions.add(step.tokens, step.ms)
+            if steps % BIN_STEPS == 0:
+                bins.append((0, 0.0))
+            bins[-1] = (bins[-1][0] + step.tokens, bins[-1][1] + step.ms)
+            steps += 1
             run.add(step)
             clock.ms = run.ms
             _take(controller, run)
             if run.steps % 64 == 0:
                 progress(run.tokens / whole)
         run.phases.append((tokens, run.ms - begin))
+        run.bins.append(bins)
+    run.calibration = predictions.errors()
     run.flush()
     progress(1.0)
     return run

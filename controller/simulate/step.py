@@ -39,7 +39,7 @@ NO_FEATURES = Features()
 class Step:
     """What a step did: its time, tokens of the decoding requests, drafted and accepted ones, by
     drafter how many requests it drafted for, seconds that the controller took, and the tokens that
-    came with the last rows of prompts."""
+    came with the last rows of prompts. looked: it asked the drafters."""
 
     ms: float
     requests: int
@@ -49,6 +49,7 @@ class Step:
     drafting: dict[str, int] = field(default_factory=dict)
     plan_seconds: float = 0.0
     first_tokens: int = 0
+    looked: bool = True
 
 
 @dataclass(slots=True)
@@ -116,13 +117,14 @@ class Stepper:
         proposals, tail_ms = self._proposals(decoding, plan.allotments, lanes, true_ms)
         verify_ms = true_ms * max(1.0 + machine.noise * self._rng.standard_normal(), 0.5)
         for one in plan.allotments:
-            if one.length and one.request != plan.probe:
+            if one.length and one.request not in plan.probes:
                 self._used[one.drafter] = self.steps
         outcomes = [
             self._commit(live, one, lane, attentive)
             for live, one, lane in zip(decoding, plan.allotments, lanes, strict=True)
         ]
         draft_ms = sum(one.ms for one in proposals) + tail_ms
+        overhead_ms = machine.beside_ms(len(decoding), attentive)
         drafting: dict[str, int] = {}
         for outcome in outcomes:
             if outcome.drafted:
@@ -135,7 +137,7 @@ class Stepper:
             context_tokens=int(context.sum()),
             verify_ms=verify_ms,
             draft_ms=draft_ms,
-            overhead_ms=machine.overhead_ms,
+            overhead_ms=overhead_ms,
             per_request=tuple(outcomes),
             proposals=tuple(proposals),
         )
@@ -144,13 +146,14 @@ class Stepper:
             controller.observe(outcome)
             seconds += time.thread_time() - begin
         return Step(
-            ms=verify_ms + draft_ms + machine.overhead_ms,
+            ms=verify_ms + draft_ms + overhead_ms,
             requests=len(decoding),
             tokens=sum(one.committed for one in outcomes),
             drafted=sum(one.drafted for one in outcomes),
             accepted=sum(one.accepted for one in outcomes),
             drafting=drafting,
             plan_seconds=seconds,
+            looked=attentive,
         )
 
     # --- parts --------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 Numbers = NDArray[np.int64]
 
-SOURCES = ("", "prompt", "output")
+SOURCES = ("", "prompt", "output", "global", "corpus", "pool", "other")
 """Where a model-free drafter's match lies, by number."""
 LONGEST = 20
 """Most tokens that a draft of a trace has."""

@@ -44,10 +44,17 @@ CLOSED = BASE + '[load]\nkind = "closed"\nphases = [{requests = 4, texts = "code
 OPEN = BASE + '[load]\nkind = "poisson"\ntexts = "code"\nseconds = 1.0\nrate = 20.0\n'
 
 
+def replayed(path: Path) -> str:
+    """A configuration that replays a recording when its requests came."""
+    return BASE.replace('synthetic = "edits"\ncount = 10', f'recording = "{path.name}"') + (
+        f'[load]\nkind = "recorded"\ntexts = "code"\narrivals = "{path.name}"\n'
+    )
+
+
 def main(arguments: list[str]) -> int:
     """The command without the options of all others, which take a second to build."""
     parser = argparse.ArgumentParser()
-    add_simulate(parser.add_subparsers())
+    add_simulate(parser.add_subparsers(), lambda parser: None)
     options = parser.parse_args(arguments)
     module, function = options.run.split(":")
     assert module == simulate.__name__
@@ -86,6 +93,21 @@ def test_an_open_load_shows_latencies(tmp_path: Path, capsys: pytest.CaptureFixt
     assert adaptive["finished"] > 5
     assert 0.0 < adaptive["ttft_ms"]["p50"] <= adaptive["ttft_ms"]["p99"]
     assert adaptive["tpot_ms"]["p50"] > 0.0
+
+
+def test_a_recording_is_replayed_with_its_own_arrivals(tmp_path: Path) -> None:
+    path, out = tmp_path / "live.jsonl", tmp_path / "out.json"
+    records: list[dict[str, object]] = [{"recording": 1, "drafters": {"ngram": "model_free"}}]
+    for number in range(5):
+        records.append({"s": 0.1 * number, "arrived": {"request": number, "prompt": 9}})
+        row = {"request": number, "context": 10, "drafter": "ngram", "drafted": 4, "accepted": 3,
+               "committed": 4, "match": 5, "source": "prompt"}  # fmt: skip
+        records.append({"s": 0.1 * number, "requests": [row]})
+        records.append({"s": 0.1 * number, "finished": {"request": number, "output": 5}})
+    path.write_text("".join(json.dumps(one) + "\n" for one in records))
+    assert main(["simulate", "run", str(config(tmp_path, replayed(path))), "--json", str(out)]) == 0
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["finished"] for row in rows] == [5, 5]
 
 
 @pytest.mark.parametrize("load", [CLOSED, OPEN])
@@ -147,7 +169,18 @@ def test_the_documented_examples_are_configurations(tmp_path: Path) -> None:
     (tmp_path / "arrivals.csv").write_text(
         "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,480,10\n"
     )
-    assert len(examples()) >= 2
+    row = {
+        "request": 1,
+        "context": 9,
+        "drafter": "none",
+        "drafted": 0,
+        "accepted": 0,
+        "committed": 1,
+    }
+    (tmp_path / "live.jsonl").write_text(
+        '{"recording": 1}\n' + json.dumps({"s": 0.5, "requests": [row]}) + "\n"
+    )
+    assert len(examples()) >= 3
     for text in examples():
         found = read_config(config(tmp_path, text))
         scenario = found.scenario(tmp_path)
@@ -183,7 +216,9 @@ def test_the_suite_writes_its_figures_and_rows(
     command = ["simulate", "suite", "--traces", str(folder), "--json", str(out)]
     command += ["--scale", "0.0005", "--policies", "none", "--plots", str(tmp_path)]
     assert main([*command, "--processes", "1"]) == 0
-    assert "steady.worst_vs_best_static: " in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    for words in ("steady.worst_vs_best_static: ", "recovery.steps_p50: ", "mixed to useless"):
+        assert words in shown
     written = json.loads(out.read_text())
     assert written["steady"]["worst_vs_best_static"] > 0.0
     assert written["steady"]["worst_vs_none"] > 0.0
@@ -191,6 +226,9 @@ def test_the_suite_writes_its_figures_and_rows(
     assert {"b8", "b64"} == set(written["content_shift"])
     assert written["load_content_shift"] > 0.0
     assert 0.0 < written["clairvoyant_ratio"] < 1.0
+    assert {"tokens", "ms"} < set(written["calibration"])
+    assert set(written["code_edits"]) == {"b1", "b8"}
+    assert "switches_per_1000" in written["steady"]
     assert {row["policy"] for row in written["rows"]} >= {"none", "best static", "adaptive"}
     assert (tmp_path / "throughput.svg").exists()
 

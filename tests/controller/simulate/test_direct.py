@@ -12,7 +12,12 @@ from controller.simulate.policy import Choice
 from controller.simulate.step_cost import roofline
 from tests.controller.simulate.small import library, machine, run
 
-PHASES = (Phase(4, "mixed", 150), Phase(9, "mixed", 60), Phase(2, "mixed", 100))
+PHASES = (
+    Phase(4, "mixed", 150),
+    Phase(9, "mixed", 60),
+    Phase(2, "mixed", 100),
+    Phase(3, "mixed", 80, fresh=True),
+)
 
 
 def static(choice: Static) -> Result:

@@ -259,3 +259,13 @@ def test_replicas_share_what_arrives() -> None:
     every = [Arrival(float(i), 0, 1, 1) for i in range(10)]
     parts = [thin(every, 3, number) for number in range(3)]
     assert sorted(one.ms for part in parts for one in part) == [one.ms for one in every]
+
+
+def test_deciding_takes_time_in_steps_that_look_only() -> None:
+    """Plain decoding that asks nobody pays nothing; what looks pays for itself and each request."""
+    slow, phases = replace(machine(), decision_ms=(0.5, 0.25)), (Phase(4, "mixed", 50),)
+    plain = Choice("off")
+    assert run(phases, choice=plain, on=slow).ms == run(phases, choice=plain).ms
+    pinned = Setting("pinned", "eagle", 3, 20)
+    free, charged = run(phases, pinned), run(phases, pinned, on=slow)
+    assert charged.ms == pytest.approx(free.ms + charged.steps * (0.5 + 4 * 0.25))

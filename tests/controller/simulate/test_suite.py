@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -30,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def few(folder: Path) -> list[Cell]:
     """Every kind of cell, of the batches some."""
     every = make_cells(find_traces(folder), SCALE)
-    return [cell for cell in every if cell.batch <= 8 or cell.kind in ("content", "load")]
+    return [cell for cell in every if cell.batch <= 8 or cell.kind in ("content", "load", "break")]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,59 @@ def test_figures_are_the_worst_of_their_cells(rows: list[Row]) -> None:
     assert found["content_shift"]["b8"] != found["content_shift"]["b64"]
     assert 0.0 < found["clairvoyant_ratio"] < 1.0
     assert found["load_content_shift"] > 0.0
+    settled = sum(r["settled_steps"] for r in steady)
+    assert settled == 0
+    assert found["steady"]["switches_per_1000"] is None
     assert figures(rows, "none")["useless_drafters"]["worst_vs_none"] == 1.0
+
+
+def one_cell(**fields: Any) -> Row:
+    return {"policy": ADAPTIVE, "figure": "steady", "cell": "x, batch 1", "batch": 1, **fields}
+
+
+def test_code_edits_are_the_traces_with_code_in_their_name() -> None:
+    rows = [
+        one_cell(cell=f"{name}, batch {batch}", batch=batch, vs_best_static=value)
+        for name, batch, value in (
+            ("instructcoder", 1, 1.2), ("mycode", 1, 1.1), ("instructcoder", 8, 1.4),
+            ("gsm8k", 1, 0.9), ("instructcoder", 32, 0.8),
+        )
+    ]  # fmt: skip
+    assert figures(rows)["code_edits"] == {"b1": 1.1, "b8": 1.4}
+    assert figures(rows[3:4])["code_edits"] == {"b1": None, "b8": None}
+
+
+def test_switches_count_in_the_steady_state_over_all_cells() -> None:
+    """Not the mean of ratios: a short cell with one switch does not count for a long one."""
+    rows = [
+        one_cell(settled_steps=3900, settled_switches=7, vs_best_static=1.0),
+        one_cell(settled_steps=100, settled_switches=1, vs_best_static=1.0),
+    ]
+    assert figures(rows)["steady"]["switches_per_1000"] == 2.0
+
+
+def test_calibration_is_the_mean_size_of_errors_and_the_largest() -> None:
+    rows = [
+        one_cell(calibration={"tokens": 0.02, "ms": -0.03}, vs_best_static=1.0),
+        one_cell(calibration={"tokens": -0.04, "ms": 0.01}, vs_best_static=1.0),
+        one_cell(calibration=None, vs_best_static=1.0),
+    ]
+    assert figures(rows)["calibration"] == {
+        "tokens": 0.03, "worst_tokens": 0.04, "ms": 0.02, "worst_ms": 0.03,
+    }  # fmt: skip
+
+
+def test_recovery_is_told_by_kind_of_break_and_over_all(rows: list[Row]) -> None:
+    cell = "breaks, mixed and useless"
+    mine = next(r for r in rows if r["cell"] == cell and r["policy"] == ADAPTIVE)
+    assert set(mine["recovery_steps"]) == {"mixed to useless", "useless to mixed"}
+    assert set(figures(rows)["recovery"]) == {"steps_p50", "steps_p90", "steps_worst"}
+    steps = [{"a to b": 16, "b to a": 48}, {"c to d": 320}, {"d to c": None}]
+    told = [one_cell(figure="break", recovery_steps=one) for one in steps]
+    assert figures(told[:2])["recovery"] == {
+        "steps_p50": 48, "steps_p90": 320, "steps_worst": 320,
+    }  # fmt: skip
+    assert figures(told)["recovery"] == {"steps_p50": 48, "steps_p90": None, "steps_worst": None}
 
 
 def test_the_best_static_is_the_best_of_the_grid_and_below_the_clairvoyant(

@@ -1,0 +1,1 @@
+"""Recordings of a live engine: files that the simulator replays, kept in the data directory."""
