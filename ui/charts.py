@@ -15,6 +15,9 @@ Row = dict[str, Any]
 HEIGHT = 200
 """Pixels of every chart in a card."""
 
+RARE = 10
+"""A rate over fewer drafts than this says little."""
+
 PADDING = 8
 """Pixels between axis labels and axis title."""
 
@@ -42,10 +45,10 @@ def over_time(
     ]
     flat = not any(row["value"] for row in data)  # without a domain its labels would be NaN
     scale = alt.Scale(domain=[0, 1]) if share or flat else alt.Scale(zero=True, nice=True)
-    axis = _percent() if share else alt.Axis(format="~s", tickCount=4, titlePadding=PADDING)
+    axis = percent_axis() if share else alt.Axis(format="~s", tickCount=4, titlePadding=PADDING)
     if flat and not share:
         axis = alt.Axis(values=[0, 1], titlePadding=PADDING)
-    base = _chart(data, "ago", "value", "alone").encode(
+    base = frame(data, "ago", "value", "alone").encode(
         x=_ago(span_s),
         y=alt.Y("value:Q", title=title, scale=scale, axis=axis),
         tooltip=[
@@ -58,13 +61,13 @@ def over_time(
     dots = base.mark_circle(color=colour, size=20, opacity=1).encode(
         y=alt.Y("alone:Q", title=title, scale=scale, axis=axis)
     )
-    return _sized(area + line + dots)
+    return sized(area + line + dots)
 
 
 def load(rows: Sequence[Row], span_s: int = 300) -> alt.Chart | alt.LayerChart:
     """Requests running and waiting. rows: ago, state, requests."""
     chart = (
-        _chart(rows, "ago", "state", "requests")
+        frame(rows, "ago", "state", "requests")
         .mark_area(interpolate="step-after", opacity=0.75)
         .encode(
             x=_ago(span_s),
@@ -86,13 +89,13 @@ def load(rows: Sequence[Row], span_s: int = 300) -> alt.Chart | alt.LayerChart:
             ],
         )
     )
-    return _sized(chart)
+    return sized(chart)
 
 
 def drafter_share(rows: Sequence[Row], span_s: int = 300) -> alt.Chart | alt.LayerChart:
     """Share of request-steps by drafter, stacked to 100 %. rows: ago, drafter, share."""
     chart = (
-        _chart(rows, "ago", "drafter", "share")
+        frame(rows, "ago", "drafter", "share")
         .mark_bar(size=2.4 * 300 / span_s)
         .encode(
             x=_ago(span_s),
@@ -100,7 +103,7 @@ def drafter_share(rows: Sequence[Row], span_s: int = 300) -> alt.Chart | alt.Lay
                 "share:Q",
                 title="Request-steps",
                 stack="normalize",
-                axis=_percent(),
+                axis=percent_axis(),
             ),
             color=_by_drafter(rows),
             tooltip=[
@@ -110,14 +113,15 @@ def drafter_share(rows: Sequence[Row], span_s: int = 300) -> alt.Chart | alt.Lay
             ],
         )
     )
-    return _sized(chart)
+    return sized(chart)
 
 
 def acceptance(rows: Sequence[Row]) -> alt.Chart | alt.LayerChart:
-    """Conditional acceptance by draft position, bars side by side per drafter.
-    rows: drafter, position, rate, reached, accepted."""
+    """Conditional acceptance by draft position, bars side by side per drafter, pale where a
+    position was reached fewer than RARE times. rows: drafter, position, rate, reached,
+    accepted."""
     chart = (
-        _chart(rows, "drafter", "position", "rate", "reached")
+        frame(rows, "drafter", "position", "rate", "reached")
         .mark_bar(cornerRadiusTopLeft=3, cornerRadiusTopRight=3)
         .encode(
             x=alt.X(
@@ -130,9 +134,10 @@ def acceptance(rows: Sequence[Row]) -> alt.Chart | alt.LayerChart:
                 "rate:Q",
                 title="Conditional acceptance",
                 scale=alt.Scale(domain=[0, 1]),
-                axis=_percent(),
+                axis=percent_axis(),
             ),
             color=_by_drafter(rows),
+            opacity=alt.condition(f"datum.reached < {RARE}", alt.value(0.35), alt.value(1.0)),
             tooltip=[
                 alt.Tooltip("drafter:N", title="Drafter"),
                 alt.Tooltip("position:O", title="Position"),
@@ -141,7 +146,7 @@ def acceptance(rows: Sequence[Row]) -> alt.Chart | alt.LayerChart:
             ],
         )
     )
-    return _sized(chart)
+    return sized(chart)
 
 
 def cost(rows: Sequence[Row]) -> alt.Chart | alt.LayerChart:
@@ -158,7 +163,7 @@ def cost(rows: Sequence[Row]) -> alt.Chart | alt.LayerChart:
             "requests:O",
             title="Requests",
             scale=alt.Scale(scheme="viridis"),
-            legend=_legend(title="Requests"),
+            legend=legend(title="Requests"),
         ),
         "tooltip": [
             alt.Tooltip("requests:O", title="Requests"),
@@ -169,11 +174,11 @@ def cost(rows: Sequence[Row]) -> alt.Chart | alt.LayerChart:
     }
     if len({row["context_len"] for row in rows}) > 1:
         encoding["strokeDash"] = alt.StrokeDash(
-            "context_len:O", title="Context", legend=_legend(title="Context (tokens)")
+            "context_len:O", title="Context", legend=legend(title="Context (tokens)")
         )
-    base = _chart(rows, "requests", "rows", "context_len", "ms")
+    base = frame(rows, "requests", "rows", "context_len", "ms")
     chart = base.mark_line(point=alt.OverlayMarkDef(size=35)).encode(**encoding)
-    return _sized(chart, 300)
+    return sized(chart, 300)
 
 
 def what_if(rows: Sequence[Row], best: Row | None) -> alt.Chart | alt.LayerChart:
@@ -193,7 +198,7 @@ def what_if(rows: Sequence[Row], best: Row | None) -> alt.Chart | alt.LayerChart
     ]
     colour = _by_drafter(rows)
     fields = ("drafter", "draft_length", "goodput", "low", "high")
-    base = _chart(rows, *fields)
+    base = frame(rows, *fields)
     band = base.mark_errorbar(thickness=1.5, opacity=0.45, ticks=True).encode(
         x=x, y=_y("low:Q", "Goodput (tokens/s)"), y2="high:Q", color=colour
     )
@@ -205,18 +210,18 @@ def what_if(rows: Sequence[Row], best: Row | None) -> alt.Chart | alt.LayerChart
     )
     layers = band + line + points
     if best:
-        ring = _chart([best], *fields).mark_point(
+        ring = frame([best], *fields).mark_point(
             size=260, strokeWidth=2, filled=False, color=palette.INK, shape="circle"
         )
         layers = layers + ring.encode(x=x, y="goodput:Q", tooltip=tooltip)
-    return _sized(layers, 320)
+    return sized(layers, 320)
 
 
 def candidates(rows: Sequence[Row]) -> alt.Chart | alt.LayerChart:
     """Predicted goodput of a decision's candidates with intervals; the winner stands out.
     rows: label, drafter, goodput, low, high (tokens/s), won."""
     y = alt.Y("label:N", title=None, sort=[row["label"] for row in rows])
-    base = _chart(rows, "label", "drafter", "goodput", "low", "high", "won")
+    base = frame(rows, "label", "drafter", "goodput", "low", "high", "won")
     bars = base.mark_bar(height=14, cornerRadius=3).encode(
         y=y,
         x=alt.X(
@@ -236,7 +241,7 @@ def candidates(rows: Sequence[Row]) -> alt.Chart | alt.LayerChart:
     interval = base.mark_rule(color=palette.INK, strokeWidth=1.5).encode(
         y=y, x="low:Q", x2="high:Q"
     )
-    return _sized(bars + interval, max(110, 24 * len(rows) + 80))
+    return sized(bars + interval, max(110, 24 * len(rows) + 80))
 
 
 def _alone(values: Sequence[float | None]) -> list[bool]:
@@ -248,13 +253,15 @@ def _alone(values: Sequence[float | None]) -> list[bool]:
     ]
 
 
-def _chart(rows: Sequence[Row], *fields: str) -> alt.Chart:
+def frame(rows: Sequence[Row], *fields: str) -> alt.Chart:
+    """A chart over these fields of the rows."""
     # A data frame and not inline values: then only the data travels at each refresh and the
     # browser updates the plot in place.
     return alt.Chart(pd.DataFrame([{name: row.get(name) for name in fields} for row in rows]))
 
 
-def _sized(chart: Any, height: int = HEIGHT) -> Any:
+def sized(chart: Any, height: int = HEIGHT) -> Any:
+    """The chart with its height in pixels and the margins of every card."""
     return chart.properties(height=height, padding={"left": 4, "right": 8, "top": 6, "bottom": 2})
 
 
@@ -277,7 +284,8 @@ def _y(field: str, title: str, **options: Any) -> alt.Y:
     return alt.Y(field, title=title, **options)
 
 
-def _percent() -> alt.Axis:
+def percent_axis() -> alt.Axis:
+    """For shares 0..1."""
     return alt.Axis(format="%", values=[0, 0.25, 0.5, 0.75, 1], titlePadding=PADDING)
 
 
@@ -289,6 +297,7 @@ def _by_drafter(rows: Sequence[Row]) -> alt.Color:
     return alt.Color("drafter:N", scale=scale, legend=None)
 
 
-def _legend(title: str | None = None) -> alt.Legend:
+def legend(title: str | None = None) -> alt.Legend:
+    """Above the plot, in one row."""
     # A fixed place above the plot, so that the plot keeps its width when a series appears.
     return alt.Legend(orient="top", title=title, direction="horizontal", offset=2, symbolSize=90)

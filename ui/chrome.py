@@ -25,6 +25,14 @@ ICON = """<svg xmlns="http://www.w3.org/2000/svg" width="36" height="36" viewBox
 <path d="M6 9l8 9-8 9" stroke="#4f74c9"/><path d="M14 9l8 9-8 9" stroke="#86a8f5"/>
 <path d="M22 9l8 9-8 9" stroke="#ffffff"/></g></svg>"""
 
+STACKED = ", ".join(
+    f".st-key-{key}"
+    for key in (
+        "controller", "card-policy", "card-models", "card-corpora", "card-decisions",
+    )
+)  # fmt: skip
+"""Containers whose columns need room."""
+
 STYLE = f"""<style>
 [data-testid="stMainBlockContainer"] {{ max-width: 1560px; padding: 2.6rem 2.6rem 2rem; }}
 [data-testid="stMetric"] {{ background: #fff;
@@ -37,7 +45,8 @@ STYLE = f"""<style>
 .pl-head {{ font-weight: 600; line-height: 1.3; }}
 .pl-note {{ color: {palette.MUTED}; font-size: 0.86rem; line-height: 1.35; }}
 .pl-row {{ display: flex; justify-content: space-between; gap: 1rem; }}
-.pl-legend {{ display: flex; gap: 0.9rem; font-size: 0.86rem; color: {palette.MUTED}; }}
+.pl-legend {{ display: flex; flex-wrap: wrap; gap: 0 0.9rem; font-size: 0.86rem;
+  color: {palette.MUTED}; }}
 .pl-legend i {{ display: inline-block; width: 0.7rem; height: 0.7rem; border-radius: 3px;
   margin-right: 0.35rem; }}
 .pl-empty {{ display: flex; align-items: center; justify-content: center; text-align: center;
@@ -48,6 +57,21 @@ STYLE = f"""<style>
 .pl-table td {{ border-bottom: 1px solid #eef1f6; padding: 0.5rem 0.6rem; vertical-align: top; }}
 .pl-table tr:last-child td {{ border-bottom: 0; }}
 .pl-table .num {{ text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }}
+@media (max-width: 1150px) {{  /* columns that would be too narrow come one below the other */
+  :is({STACKED}) [data-testid="stColumn"] {{ min-width: 20rem; }} }}
+.pl-wide {{ overflow-x: auto; }}
+.pl-wide .pl-table :is(td, th) {{ padding: 0.3rem 0.55rem; white-space: normal; }}
+.pl-wide .pl-table td.num {{ white-space: pre; }}
+.pl-wide .pl-table th.num {{ white-space: pre-line; }}
+.pl-note li {{ font-size: inherit; }}
+[data-testid="stMain"] [data-stale="true"] {{ opacity: 1; }}  /* pages refresh all the time */
+.pl-groups tr:not(.pl-first) td {{ border-top: 0; }}
+.pl-groups tr.pl-first td {{ border-top: 1px solid {palette.LINE}; }}
+.pl-groups td:first-child {{ font-weight: 600; }}
+.pl-pairs {{ display: grid; grid-template-columns: max-content 1fr; gap: 0.15rem 1rem;
+  font-size: 0.92rem; margin-top: 0.4rem; }}
+.pl-pairs span:nth-child(odd) {{ color: {palette.MUTED}; }}
+.pl-pairs span:nth-child(even) {{ overflow-wrap: anywhere; }}
 .pl-table .nowrap {{ white-space: nowrap; }}
 .pl-pill {{ display: inline-block; border-radius: 999px; padding: 0.02rem 0.55rem;
   font-size: 0.86rem; font-weight: 600; color: var(--c);
@@ -247,14 +271,10 @@ def card(
     """A bordered card with a heading, a note and a legend (colour by name); draw puts the content
     in. Without draw, `empty` says why there is none, in the same height, so that nothing jumps
     when data comes."""
-    marks = "".join(
-        f'<span><i style="background:{colour}"></i>{escape(name)}</span>'
-        for name, colour in (legend or {}).items()
-    )
     with st.container(border=True, key=f"card-{key}", gap="xxsmall"):
         st.html(
             f'<div class="pl-row"><div class="pl-head">{escape(head)}</div>'
-            f'<div class="pl-legend">{marks}</div></div><div class="pl-note">{escape(note)}</div>'
+            f'{legend_marks(legend or {})}</div><div class="pl-note">{escape(note)}</div>'
         )
         if draw:
             draw()
@@ -269,6 +289,15 @@ def notice(text: str, *, good: bool) -> None:
         f'<div class="pl-notice" role="{"status" if good else "alert"}" '
         f'style="--c:{colour}">{escape(text)}</div>'
     )
+
+
+def legend_marks(legend: Mapping[str, str]) -> str:
+    """HTML of a legend: colour by name."""
+    marks = "".join(
+        f'<span><i style="background:{colour}"></i>{escape(name)}</span>'
+        for name, colour in legend.items()
+    )
+    return f'<div class="pl-legend">{marks}</div>'
 
 
 def drafter_legend(names: Iterable[str]) -> dict[str, str]:

@@ -13,6 +13,9 @@ Json = dict[str, Any]
 
 UPLOAD_S = 120.0
 LOAD_S = 3600.0
+REPORT_S = 9.0
+"""How long one report of the controller serves every panel and tab: the engine makes it between two
+steps, in milliseconds that no request gets."""
 
 
 class ApiError(Exception):
@@ -52,6 +55,9 @@ class Client:
         self._lock = threading.Lock()
         self._read_at = 0.0
         self._state: Json | ApiError | None = None
+        self._report_lock = threading.Lock()
+        self._report_at = 0.0
+        self._report: Json | None = None
 
     def state(self) -> Json:
         """Live state, at most `fresh_s` old."""
@@ -67,9 +73,11 @@ class Client:
             return self._state
 
     def forget_state(self) -> None:
-        """Make the next `state` ask the API again, after a change."""
+        """Make the next `state` and `report` ask the API again, after a change."""
         with self._lock:
             self._state = None
+        with self._report_lock:
+            self._report = None
 
     def readiness(self) -> Json:
         """Body of /health/ready, which is not an error while the engine starts (503)."""
@@ -113,8 +121,14 @@ class Client:
     def remove_corpus(self, name: str) -> None:
         self._call("DELETE", f"/api/corpora/{quote(name, safe='')}")
 
-    def controller(self) -> Json:
-        return self._call("GET", "/api/controller")
+    def report(self) -> Json:
+        """What the controller knows, at most REPORT_S old, unless somebody changed a setting."""
+        with self._report_lock:
+            if self._report is None or time.monotonic() - self._report_at > REPORT_S:
+                self._report = None
+                self._report = self._call("GET", "/api/controller").get("report") or {}
+                self._report_at = time.monotonic()
+            return self._report
 
     def set_controller(
         self,
@@ -133,6 +147,28 @@ class Client:
         answer = self._call("PUT", "/api/controller", body=body)
         self.forget_state()
         return answer
+
+    def set_policy(self, change: Json) -> Json:
+        """Change who chooses: policy, policy_options, and for a second one beside it ab_policy,
+        ab_options, ab_share."""
+        answer = self._call("PUT", "/api/controller/policy", body=change)
+        self.forget_state()
+        return answer
+
+    def benchmarks(self) -> list[Json]:
+        """The newest first, without their rows."""
+        return self._call("GET", "/api/benchmarks")["benchmarks"]
+
+    def benchmark(self, name: str) -> Json:
+        return self._call("GET", f"/api/benchmarks/{quote(name, safe='')}")
+
+    def benchmark_page(self, name: str) -> str:
+        """The HTML document of a benchmark."""
+        path = f"/api/benchmarks/{quote(name, safe='')}"
+        return self._send("GET", path, query={"format": "html"}, timeout_s=UPLOAD_S).text
+
+    def remove_benchmark(self, name: str) -> None:
+        self._call("DELETE", f"/api/benchmarks/{quote(name, safe='')}")
 
     def decisions(
         self,
@@ -154,7 +190,16 @@ class Client:
         """One-use ticket with which a browser opens the WebSocket."""
         return self._call("POST", "/api/tickets")["ticket"]
 
-    def _call(
+    def _call(self, method: str, path: str, **options: Any) -> Json:
+        """The JSON that `_send` is answered with."""
+        response = self._send(method, path, **options)
+        try:
+            return response.json()
+        except ValueError as error:
+            message = f"{self.url} does not answer like the API of Paceline."
+            raise ApiError(response.status_code, "not_json", message) from error
+
+    def _send(
         self,
         method: str,
         path: str,
@@ -165,7 +210,7 @@ class Client:
         kind: str = "",
         accept: tuple[int, ...] = (),
         timeout_s: float | None = None,
-    ) -> Json:
+    ) -> httpx.Response:
         """content, of content type `kind`, in place of a JSON body; it may take longer."""
         more: Json = {} if timeout_s is None else {"timeout": timeout_s}
         if content is not None:
@@ -179,11 +224,7 @@ class Client:
             message = f"No API answers at {self.url}."
             raise ApiError(0, "unreachable", message) from error
         if response.is_success or response.status_code in accept:
-            try:
-                return response.json()
-            except ValueError as error:
-                message = f"{self.url} does not answer like the API of Paceline."
-                raise ApiError(response.status_code, "not_json", message) from error
+            return response
         raise _error(response)
 
 

@@ -17,6 +17,7 @@ page = st.navigation(
         st.Page("app_pages/overview.py", title="Overview", icon=":material/monitoring:"),
         st.Page("app_pages/chat.py", title="Chat", icon=":material/chat:"),
         st.Page("app_pages/controller.py", title="Controller", icon=":material/tune:"),
+        st.Page("app_pages/benchmarks.py", title="Benchmarks", icon=":material/speed:"),
     ]
 )
 chrome.require_key()

@@ -263,6 +263,11 @@ def _mode_sentence(controller: Json) -> str:
         if draft_length is None:
             return f"Pinned to {drafter}; the controller chooses the draft length."
         return f"Pinned to {drafter} with D = {draft_length}."
+    policy, other = controller.get("policy") or "adaptive", controller.get("ab_policy")
+    if other:
+        return f"Policies {policy} and {other} choose drafter and draft length."
+    if policy != "adaptive":
+        return f"Policy {policy} chooses drafter and draft length."
     return "The controller chooses drafter and draft length by measured goodput."
 
 

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
-from collections.abc import Coroutine
 from dataclasses import asdict
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
-from litestar import Request, delete, get, post
+from litestar import MediaType, Request, Response, delete, get, post
 from litestar.di import NamedDependency
-from litestar.params import FromPath, JSONBody
+from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import Meta
 
+from app.admin.stored import stored
+from app.bench.page import page
+from app.bench.report import Row
+from app.bench.result import Result
 from app.db.benchmarks import BenchmarkRecord
-from app.db.errors import DatabaseError
 from app.errors import ApiError, bad_request
 from app.inference.limits import MAX_BODY_BYTES
 from app.service import Service
-
-T = TypeVar("T")
 
 Word = Annotated[str, Meta(max_length=2000)]
 MOST_ROWS = 5000
@@ -67,7 +68,7 @@ async def record_benchmark(
         settings=data.settings,
         rows=data.rows,
     )
-    await _stored(service.benchmarks.put(record))
+    await stored(service.benchmarks.put(record))
     told = {"kind": data.kind, "rows": len(data.rows)}
     service.audit(request, "record_benchmark", record.id, None, told)
     return {"id": record.id}
@@ -81,7 +82,7 @@ async def record_benchmark(
 )
 async def list_benchmarks(service: NamedDependency[Service]) -> dict[str, Any]:
     """The newest first, without their rows."""
-    return {"benchmarks": await _stored(service.benchmarks.list())}
+    return {"benchmarks": await stored(service.benchmarks.list())}
 
 
 @get(
@@ -90,12 +91,20 @@ async def list_benchmarks(service: NamedDependency[Service]) -> dict[str, Any]:
     operation_id="GetBenchmark",
     tags=["admin"],
 )
-async def get_benchmark(name: FromPath[str], service: NamedDependency[Service]) -> dict[str, Any]:
-    """One with its rows."""
-    found = await _stored(service.benchmarks.get(name))
+async def get_benchmark(
+    name: FromPath[str],
+    service: NamedDependency[Service],
+    form: Annotated[Literal["json", "html"], QueryParameter(name="format")] = "json",
+) -> Response[Any]:
+    """One with its rows; with `format=html` as the page that `paceline bench --html` writes."""
+    found = await stored(service.benchmarks.get(name))
     if found is None:
         raise _unknown(name)
-    return asdict(found)
+    if form == "json":
+        return Response(asdict(found))
+    # Charts of thousands of rows take a while.
+    text = await asyncio.to_thread(_page, found)
+    return Response(text, media_type=MediaType.HTML)
 
 
 @delete(
@@ -109,18 +118,33 @@ async def remove_benchmark(
     request: Request[Any, Any, Any], name: FromPath[str], service: NamedDependency[Service]
 ) -> dict[str, Any]:
     """Forget one."""
-    if not await _stored(service.benchmarks.delete(name)):
+    if not await stored(service.benchmarks.delete(name)):
         raise _unknown(name)
     service.audit(request, "remove_benchmark", name[:64], {"id": name}, None)
     return {"id": name, "removed": True}
 
 
+def _page(record: BenchmarkRecord) -> str:
+    try:
+        rows = msgspec.convert(record.rows, list[Row])
+    except msgspec.ValidationError as error:
+        message = f"The rows are not those of this version's paceline bench: {error}"
+        raise ApiError(409, "unreadable_rows", message) from None
+    settings, base = record.settings, record.base
+    return page(
+        Result(
+            record.kind,
+            record.command,
+            record.began,
+            record.machine,
+            None,
+            settings,
+            base,
+            rows,
+            [],
+        )
+    )
+
+
 def _unknown(name: str) -> ApiError:
     return ApiError(404, "unknown_benchmark", f"There is no benchmark '{name[:64]}'.", "name")
-
-
-async def _stored(call: Coroutine[Any, Any, T]) -> T:
-    try:
-        return await call
-    except DatabaseError as error:
-        raise ApiError(503, "database_unavailable", error.message, None, 5) from None

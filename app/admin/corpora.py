@@ -11,6 +11,7 @@ from litestar.di import NamedDependency
 from litestar.exceptions import InternalServerException
 from litestar.params import FromPath
 
+from app.admin.stored import database_away
 from app.corpora.library import NoRoom
 from app.corpora.upload import NAME, BadUpload, Upload, read_upload
 from app.db.errors import DatabaseError
@@ -179,7 +180,7 @@ async def _audited(
             case NoRoom():
                 error = _too_large(str(error))
             case DatabaseError():
-                error = ApiError(503, "database_unavailable", error.message, None, 5)
+                error = database_away(error)
         service.audit(request, action, name, before, None, error.code)
         raise error from None
     service.audit(request, action, name, before, after or None)

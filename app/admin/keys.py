@@ -11,7 +11,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 from msgspec import Meta
 
-from app.db.errors import DatabaseError
+from app.admin.stored import stored
 from app.db.keys import KeyRecord, check_expiry, check_name
 from app.errors import ApiError, bad_request
 from app.security.auth import KeyScope
@@ -47,10 +47,7 @@ async def create_key(
     except ValueError as error:
         raise bad_request(str(error), "expires_at") from None
     scopes = list(dict.fromkeys(data.scopes))
-    try:
-        record, secret = await service.keys.create(data.name, scopes, data.expires_at)
-    except DatabaseError as error:
-        raise _unavailable(error) from None
+    record, secret = await stored(service.keys.create(data.name, scopes, data.expires_at))
     service.audit(request, "create_key", record.id, None, _shown(record))
     return {**_shown(record), "secret": secret}
 
@@ -66,10 +63,7 @@ async def revoke_key(
     request: Request[Any, Any, Any], key_id: FromPath[str], service: NamedDependency[Service]
 ) -> dict[str, Any]:
     """Make a key invalid at once and for good."""
-    try:
-        record = await service.keys.revoke(key_id)
-    except DatabaseError as error:
-        raise _unavailable(error) from None
+    record = await stored(service.keys.revoke(key_id))
     if record is None:
         raise ApiError(404, "unknown_key", f"There is no key '{key_id[:64]}'.")
     service.audit(request, "revoke_key", record.id, {"revoked_at": None}, _shown(record))
@@ -87,7 +81,3 @@ async def create_ticket(
 
 def _shown(record: KeyRecord) -> dict[str, Any]:
     return asdict(record)
-
-
-def _unavailable(error: DatabaseError) -> ApiError:
-    return ApiError(503, "database_unavailable", error.message, None, 5)

@@ -9,9 +9,10 @@ from litestar import get
 from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
+from app.admin.stored import database_away, stored
 from app.db import queries
 from app.db.errors import DatabaseError
-from app.errors import ApiError, bad_request
+from app.errors import bad_request
 from app.service import Service
 
 Limit = Annotated[int, QueryParameter(ge=1, le=500)]
@@ -50,10 +51,10 @@ async def decisions(
                 reason=reason,
                 drafter=drafter,
             )
-        except DatabaseError:
+        except DatabaseError as error:
             # The newest are in memory; older ones have to wait for the database.
             if not found:
-                raise _unavailable() from None
+                raise database_away(error) from None
     more = len(found) > limit
     found = found[:limit]
     return {"decisions": found, "next": found[-1]["id"] if more else None}
@@ -69,7 +70,7 @@ async def requests(
 ) -> dict[str, Any]:
     """Ended requests, newest first; no text. failed: only those with a status of 400 or more."""
     query = queries.requests(service.database, limit, before, key_id=key_id, failed=failed)
-    return {"requests": await _read(query)}
+    return {"requests": await stored(query)}
 
 
 @get("/api/series", opt={"scope": "admin:read"}, operation_id="Series", tags=["admin"])
@@ -87,7 +88,7 @@ async def series(
     since = max(until - DAY_S, 0.0) if since is None else since
     if since >= until:
         raise bad_request("from must be before to.", "from")
-    points = await _read(queries.series(service.database, since, until, max_points))
+    points = await stored(queries.series(service.database, since, until, max_points))
     return {"from": since, "to": until, "points": points}
 
 
@@ -96,17 +97,4 @@ async def audit(
     service: NamedDependency[Service], limit: Limit = 50, before: Filter = None
 ) -> dict[str, Any]:
     """What operators changed, newest first."""
-    return {"audit": await _read(queries.audit(service.database, limit=limit, before=before))}
-
-
-async def _read(query: Any) -> Any:
-    try:
-        return await query
-    except DatabaseError:
-        raise _unavailable() from None
-
-
-def _unavailable() -> ApiError:
-    return ApiError(
-        503, "database_unavailable", "The database does not answer. Try again shortly.", None, 5
-    )
+    return {"audit": await stored(queries.audit(service.database, limit=limit, before=before))}

@@ -36,6 +36,9 @@ def test_a_benchmark_is_listed_read_and_removed(api: Api) -> None:
         found = client.get(f"/api/benchmarks/{name}").json()
         assert found["rows"] == BODY["rows"]
         assert (found["base"], found["began"], found["model"]) == ("none", 5.0, api.service.model)
+        assert client.get(f"/api/benchmarks/{name}?format=xml").status_code == 400
+        unreadable = client.get(f"/api/benchmarks/{name}?format=html")
+        assert (unreadable.status_code, unreadable.json()["code"]) == (409, "unreadable_rows")
         assert client.delete(f"/api/benchmarks/{name}").status_code == 200
         assert client.delete(f"/api/benchmarks/{name}").status_code == 404
         assert client.get(f"/api/benchmarks/{name}").status_code == 404
@@ -74,6 +77,10 @@ def test_bench_records_its_rows_where_it_measured(
     arguments = ["bench", "record", str(tmp_path / "out.json"), "--url", api.url, "--key"]
     assert main([*arguments, api.admin_key]) == 0
     assert capsys.readouterr().out.startswith("Recorded as bench-")
+    as_page = api.client.get(f"/api/benchmarks/{name}?format=html")
+    assert as_page.headers["content-type"].startswith("text/html")
+    assert as_page.text.startswith("<!doctype html>")
+    assert "Speed against none" in as_page.text
     Path(tmp_path / "out.json").write_text('{"kind": "other"}', "utf-8")
     assert main([*arguments, api.admin_key]) == 2
     assert "is no result" in capsys.readouterr().err

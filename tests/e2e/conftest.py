@@ -68,6 +68,9 @@ class Live:
     def post(self, path: str, body: dict[str, Any]) -> Any:
         return self._call("POST", path, body)
 
+    def delete(self, path: str) -> Any:
+        return self._call("DELETE", path)
+
     def until(self, path: str, true: Callable[[Any], bool]) -> Any:
         """The answer of a GET as soon as it fulfils the condition."""
         deadline = time.monotonic() + WAIT_S

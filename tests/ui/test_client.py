@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 
+import httpx
 import pytest
 
+from tests import measured
 from tests.conftest import Server, free_port
 from ui.client import ApiError, Client
 
@@ -42,6 +44,29 @@ def test_what_if_compares_plain_decoding_with_drafts(client: Client) -> None:
     found = client.what_if(2, 256)
     assert {"none", "ngram"} <= {item["drafter"] for item in found["candidates"]}
     assert found["best"]["goodput"] > 0
+
+
+def test_a_report_serves_for_a_while_and_is_asked_again_after_a_change(client: Client) -> None:
+    first = client.report()
+    assert first["acceptance"] is not None
+    assert client.report() is first
+    client.set_controller("off", None, None)
+    assert client.report() is not first
+
+
+def test_a_benchmark_is_listed_opened_shown_as_a_page_and_removed(
+    client: Client, server: Server
+) -> None:
+    address = f"{server.url}/api/benchmarks"
+    made = httpx.post(address, json=measured.body(), headers=server.admin, trust_env=False)
+    name = made.json()["id"]
+    assert name in [one["id"] for one in client.benchmarks()]
+    assert client.benchmark(name)["rows"] == measured.rows()
+    assert client.benchmark_page(name).startswith("<!doctype html>")
+    client.remove_benchmark(name)
+    with pytest.raises(ApiError) as unknown:
+        client.benchmark(name)
+    assert unknown.value.status == 404
 
 
 def test_decisions_come_newest_first(client: Client) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from html import escape
+
 import pytest
 
 from tests.controller.mixed_engine import MixedWorld
@@ -20,6 +22,12 @@ def test_every_guideline_has_a_row_with_its_numbers_and_source(report: dict[str,
     assert "Speed-up and its ceiling" in titles
     assert {"Mechanism: suffix", "Mechanism: draft_model"} <= set(titles)
     assert all(row["Here"] and row["Source"] for row in rows)
+
+
+def test_the_table_has_every_sentence_whole(report: dict[str, object]) -> None:
+    rows = guidelines.guideline_rows(report)
+    table = guidelines.guideline_table(rows)
+    assert all(escape(row["Here"]) in table and escape(row["Source"]) in table for row in rows)
 
 
 def test_the_charts_mark_each_peak_and_each_winner(report: dict[str, object]) -> None:

@@ -12,7 +12,7 @@ from tests.conftest import Server, free_port
 from ui.client import Client
 
 MAIN = Path(__file__).resolve().parents[2] / "ui" / "main.py"
-PAGES = ("app_pages/overview.py", "app_pages/chat.py", "app_pages/controller.py")
+PAGES = tuple(f"app_pages/{name}.py" for name in ("overview", "chat", "controller", "benchmarks"))
 
 
 def app(monkeypatch: pytest.MonkeyPatch, url: str, key: str | None) -> AppTest:
@@ -124,6 +124,40 @@ def test_without_a_key_the_console_asks_for_one_and_keeps_it_in_the_session(
     page.button[0].click().run()
     assert page.metric
     assert page.session_state["api_key"] == server.admin_key
+
+
+def test_the_open_tab_alone_asks_for_the_report(
+    monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    page = app(monkeypatch, server.url, server.admin_key).run()
+    page.switch_page("app_pages/controller.py").run()
+    assert "Compute-bound knee" not in text(page)
+    page.session_state["models-tab"] = "Guidelines"
+    page.run()
+    assert "Compute-bound knee" in text(page)
+
+
+def test_the_policy_is_switched_and_split_and_a_wrong_option_is_refused(
+    monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    client = Client(server.url, server.admin_key)
+    page = app(monkeypatch, server.url, server.admin_key).run()
+    page.switch_page("app_pages/controller.py").run()
+    try:
+        page.selectbox(key="policy").set_value("fixed").run()
+        page.text_input(key="policy_options_fixed").set_value("depth=3").run()
+        page.button(key="policy_apply").click().run()
+        assert "depth: is no option of policy fixed" in text(page)
+        page.text_input(key="policy_options_fixed").set_value("draft_length=3").run()
+        page.toggle(key="policy_ab").set_value(True).run()
+        page.button(key="policy_apply").click().run()
+        said = "fixed (draft_length=3) against off, which has 50 % of the requests"
+        assert said in text(page)
+        setting = client.state()["controller"]
+        assert (setting["policy"], setting["ab_policy"]) == ("fixed", "off")
+        assert "Results so far" in text(page)
+    finally:
+        client.set_policy({"policy": "adaptive"})
 
 
 def test_the_controller_page_pins_a_drafter_and_confirms_it(

@@ -103,7 +103,7 @@ def plots(state: dict[str, Any] | None) -> None:
         plot(
             "acceptance",
             "Acceptance by position, last 60 s",
-            "How often a drafted token is kept, given that all before it were",
+            f"Kept, given that all before were. Pale: fewer than {charts.RARE} drafts",
             charts.acceptance(bars) if bars else None,
             "Nothing was drafted in the last minute." if state else NO_CONNECTION,
             chrome.drafter_legend(bar["drafter"] for bar in bars),
@@ -148,7 +148,7 @@ def decisions(connected: bool) -> None:
     chrome.card(
         "decisions",
         "Last decisions",
-        "Why the plan changed, the goodput predicted for it (tokens/s) and what was measured",
+        "Why the plan changed, the goodput predicted for it and what was measured",
         (lambda: st.html(decision_table(found))) if found else None,
         why,
         120,
@@ -173,7 +173,8 @@ def decision_table(found: list[dict[str, Any]]) -> str:
         )
     head = (
         '<tr><th scope="col">Time (UTC)</th><th scope="col">Change</th><th scope="col">Why</th>'
-        '<th scope="col" class="num">Predicted</th><th scope="col" class="num">Measured</th>'
+        '<th scope="col" class="num">Predicted (tok/s)</th>'
+        '<th scope="col" class="num">Measured (tok/s)</th>'
         '<th scope="col" class="num">Difference</th></tr>'
     )
     return f'<table class="pl-table"><thead>{head}</thead><tbody>{"".join(lines)}</tbody></table>'

@@ -6,10 +6,12 @@ from typing import Any
 
 import streamlit as st
 
-from ui import charts, chrome, shaping
+from ui import charts, chrome, inputs, shaping
 from ui.client import ApiError
 
 PAGE = 50
+ROW_PX = 64
+"""From 61 on, the table breaks lines in its cells, so that sentences are whole."""
 ANY = "any"
 EMPTY = "No decision yet: the controller decides when requests decode in mode auto."
 NO_MATCH = "No decision matches this filter."
@@ -70,7 +72,7 @@ def _view() -> None:
         found = page["decisions"]
         if not found:
             why = page["error"] or (NO_MATCH if page["filtered"] else EMPTY)
-            st.html(f'<div class="pl-empty" style="height:120px">{why}</div>')
+            st.html(f'<div class="pl-empty" style="height:120px">{shaping.escape(why)}</div>')
             return
         chosen = _table(found, page["version"])
         if chosen is not None:
@@ -90,17 +92,20 @@ def _table(found: list[dict[str, Any]], version: int) -> int | None:
         shaping.decision_rows(found),
         key=f"decision_table_{version}",
         hide_index=True,
-        height=min(318, 35 * (len(found) + 1) + 3),
+        row_height=ROW_PX,
+        height=min(6, len(found)) * ROW_PX + 40,
         on_select="rerun",
         selection_mode="single-row",
         column_config={
             "Time (UTC)": st.column_config.TextColumn(width=80),
-            "Change": st.column_config.TextColumn(width=185),
-            "Why": st.column_config.TextColumn(width=400),
+            "Change": st.column_config.TextColumn(width=170),
+            "Why": st.column_config.TextColumn(width=345),
             "Reason": st.column_config.TextColumn(width=130),
-            "Predicted": st.column_config.NumberColumn(format="%.0f", width=75),
-            "Measured": st.column_config.NumberColumn(format="%.0f", width=75),
-            "Difference": st.column_config.TextColumn(width=75),
+            "Predicted": st.column_config.NumberColumn(
+                "Predicted (tok/s)", format="%.0f", width=110
+            ),
+            "Measured": st.column_config.NumberColumn("Measured (tok/s)", format="%.0f", width=110),
+            "Difference": st.column_config.TextColumn(width=80),
         },
     )
     rows: list[int] = event["selection"]["rows"]
@@ -138,7 +143,10 @@ def _details(decision: dict[str, Any]) -> None:
             st.html('<div class="pl-note">This decision compared no candidates.</div>')
     with right:
         st.html('<div class="pl-head">Inputs</div>')
-        st.json(decision.get("inputs") or {}, expanded=2)
+        st.html(
+            '<div class="pl-note">Means over about 64 steps before the decision.</div>'
+            f"{inputs.table(decision.get('inputs') or {})}"
+        )
 
 
 COLUMNS = {

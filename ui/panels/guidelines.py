@@ -20,21 +20,17 @@ NOT_YET = "Nothing to draw yet: the controller has no drafters, or has not plann
 NO_CONNECTION = "No data: the API does not answer."
 
 
+@st.fragment(run_every=30.0, key="guidelines")
 def show() -> None:
-    """The card, refreshed from the controller's report."""
-    with st.container(border=True, key="card-guidelines"):
-        st.html('<div class="pl-head">Guidelines, with the numbers of this server</div>')
-        _card()
-
-
-@st.fragment(run_every=10.0, key="guidelines")
-def _card() -> None:
+    """Charts and table, refreshed from the controller's report."""
     try:
-        report = chrome.client().controller().get("report") or {}
+        report = chrome.client().report()
     except ApiError:
         st.html(f'<div class="pl-empty" style="height:300px">{NO_CONNECTION}</div>')
         return
     curves, winners = speedup_rows(report), mechanism_rows(report)
+    names = {row["drafter"] for row in [*curves, *winners]}
+    st.html(chrome.legend_marks(chrome.drafter_legend(names)))
     left, right = st.columns(2, gap="medium")
     for place, rows, note, chart, alt_text in (
         (left, curves, speedup_note(report), speedup_chart, "Speed-up by draft length"),
@@ -45,15 +41,8 @@ def _card() -> None:
             place.altair_chart(chart(rows), key=f"chart-{alt_text}", alt=alt_text)
         else:
             place.html(f'<div class="pl-empty" style="height:300px">{NOT_YET}</div>')
-    st.dataframe(
-        guideline_rows(report),
-        key="table-guidelines",
-        hide_index=True,
-        column_config={
-            "Here": st.column_config.TextColumn(width="large"),
-            "Source": st.column_config.TextColumn(width="medium"),
-        },
-    )
+    if rows := guideline_rows(report):
+        st.html(guideline_table(rows))
 
 
 MECHANISM_NOTE = (
@@ -109,6 +98,22 @@ def guideline_rows(report: Mapping[str, Any]) -> list[Row]:
             }
         )
     return rows
+
+
+def guideline_table(rows: Sequence[Row]) -> str:
+    """HTML of the rows, of which there is one at least, with every sentence whole."""
+    names = list(rows[0])
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    body = "".join(
+        f'<tr><td class="nowrap"><b>{escape(row[names[0]])}</b></td>'
+        + "".join(f"<td>{escape(row[name])}</td>" for name in names[1:-1])
+        + f'<td class="pl-note">{escape(row[names[-1]])}</td></tr>'
+        for row in rows
+    )
+    return (
+        f'<table class="pl-table pl-guidelines"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table>"
+    )
 
 
 def speedup_chart(rows: Sequence[Row]) -> alt.LayerChart | alt.FacetChart:
@@ -172,5 +177,5 @@ def _with_plain(line: alt.Chart, ring: alt.Chart) -> alt.LayerChart | alt.FacetC
 def _colour(rows: Sequence[Row]) -> alt.Color:
     names = sorted({row["drafter"] for row in rows})
     colours = [palette.drafter_colour(name) for name in names]
-    legend = alt.Legend(orient="top", title=None, direction="horizontal", offset=2)
-    return alt.Color("drafter:N", scale=alt.Scale(domain=names, range=colours), legend=legend)
+    scale = alt.Scale(domain=names, range=colours)
+    return alt.Color("drafter:N", scale=scale, legend=None)  # one above serves both charts

@@ -6,25 +6,32 @@ import streamlit as st
 
 from ui import charts, chrome, shaping
 from ui.client import ApiError
+from ui.panels import guidelines
 
 NO_CONNECTION = "No data: the API does not answer."
 
 
+@st.fragment(key="models")
 def show() -> None:
+    """Only the open tab is drawn and refreshed, so that the others cost the server nothing."""
     with st.container(border=True, key="card-models"):
         st.html('<div class="pl-head">What the controller knows</div>')
-        acceptance, cost, what_if = st.tabs(["Acceptance", "Cost", "What if"])
-        with acceptance:
-            _acceptance()
-        with cost:
-            _cost()
-        with what_if:
-            _what_if()
+        panels = {
+            "Acceptance": _acceptance,
+            "Cost": _cost,
+            "What if": _what_if,
+            "Guidelines": guidelines.show,
+        }
+        tabs = st.tabs(list(panels), key="models-tab", on_change="rerun")
+        for tab, draw in zip(tabs, panels.values(), strict=True):
+            if tab.open:
+                with tab:
+                    draw()
 
 
 def _report() -> dict[str, object] | None:
     try:
-        return chrome.client().controller().get("report") or {}
+        return chrome.client().report()
     except ApiError:
         return None
 
@@ -34,7 +41,7 @@ def _empty(report: dict[str, object] | None, why: str) -> None:
     st.html(f'<div class="pl-empty" style="height:300px">{text}</div>')
 
 
-@st.fragment(run_every=3.0, key="model-acceptance")
+@st.fragment(run_every=10.0, key="model-acceptance")
 def _acceptance() -> None:
     report = _report()
     rows = shaping.acceptance_rows(report or {})
@@ -42,8 +49,12 @@ def _acceptance() -> None:
         _empty(report, "Nothing was drafted yet: acceptance is learned from verified drafts.")
         return
     left, right = st.columns([1.5, 1], gap="medium")
-    note = "Conditional acceptance: kept, given that all positions before were. Older steps weigh "
-    left.html(f'<div class="pl-note">{note}less.</div>')
+    note = (
+        "Conditional acceptance: kept, given that all positions before were. Older steps weigh "
+        f"less. Pale: reached fewer than {charts.RARE} times."
+    )
+    marks = chrome.legend_marks(chrome.drafter_legend(row["drafter"] for row in rows))
+    left.html(f'<div class="pl-note">{note}</div>{marks}')
     left.altair_chart(charts.acceptance(rows), key="chart-learned", alt="Acceptance by position")
     table = [
         {
@@ -66,7 +77,7 @@ def _acceptance() -> None:
     )
 
 
-@st.fragment(run_every=10.0, key="model-cost")
+@st.fragment(run_every=30.0, key="model-cost")
 def _cost() -> None:
     report = _report()
     rows = shaping.cost_rows(report or {})
@@ -94,7 +105,9 @@ def _what_if() -> None:
         try:
             found = chrome.client().what_if(batch, context)
         except ApiError as error:
-            right.html(f'<div class="pl-empty" style="height:320px">{error.message}</div>')
+            right.html(
+                f'<div class="pl-empty" style="height:320px">{shaping.escape(error.message)}</div>'
+            )
             return
         best = found["best"]
         plain = next((c for c in found["candidates"] if c["draft_length"] == 0), None)
@@ -110,9 +123,10 @@ def _what_if() -> None:
             else shaping.MISSING,
             help="Predicted goodput of the best candidate over that of D = 0",
         )
+    marks = chrome.drafter_legend(one["drafter"] for one in found["candidates"])
     right.html(
         '<div class="pl-note">Predicted goodput from what was measured so far, with its interval. '
-        "The ring marks the best candidate.</div>"
+        f"The ring marks the best candidate.</div>{chrome.legend_marks(marks)}"
     )
     right.altair_chart(
         charts.what_if(found["candidates"], best), key="chart-what-if", alt="Goodput by D"

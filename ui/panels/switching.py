@@ -9,7 +9,8 @@ import streamlit as st
 
 from ui import charts, chrome, palette, shaping
 from ui.client import ApiError
-from ui.panels import drafters
+from ui.panels import drafters, policies
+from ui.policies import in_force
 
 SPAN_S = 120
 MODES = {"auto": "Auto", "pinned": "Pinned", "off": "Off"}
@@ -20,29 +21,36 @@ MEANINGS = {
     "off": "Plain decoding for every request, whatever it asks for.",
 }
 NO_CONNECTION = "No data: the API does not answer."
+NO_ENGINE = "The engine has not started yet."
 
 
 def show() -> None:
-    left, right = st.columns([1, 1.9], gap="medium")
+    with st.container(key="controller"):
+        left, right = st.columns([1, 1.9], gap="medium")
     with left:
-        try:
-            setting = chrome.client().controller()
-        except ApiError:
+        setting = _setting()
+        if setting is None:
             _wait()
         else:
             _form(setting)
         drafters.show()
     with right:
         _live()
+        if setting is not None:
+            policies.show(setting)
+
+
+def _setting() -> dict[str, Any] | None:
+    """What is in force, None while the API or the engine does not tell it."""
+    return (chrome.state() or {}).get("controller")
 
 
 @st.fragment(run_every=2.0, key="switch-wait")
 def _wait() -> None:
     """Stands in for the form until the API gives the setting."""
-    try:
-        chrome.client().controller()
-    except ApiError:
-        chrome.card("switch", "Mode", "", None, NO_CONNECTION, 360)
+    if _setting() is None:
+        why = NO_CONNECTION if chrome.state() is None else NO_ENGINE
+        chrome.card("switch", "Mode", "", None, why, 360)
     else:
         st.rerun()
 
@@ -112,14 +120,6 @@ def _form(setting: dict[str, Any]) -> None:
                 st.html("&nbsp;")
 
 
-def _policy(setting: dict[str, Any]) -> str:
-    """Who chooses, where that is not the adaptive controller alone."""
-    policy, other = setting.get("policy") or "adaptive", setting.get("ab_policy")
-    if policy == "adaptive" and not other:
-        return ""
-    return escape(f"Policy {policy} against {other}. " if other else f"Policy {policy}. ")
-
-
 def _enabled() -> list[str]:
     """Names of the drafters that can be pinned, as last seen."""
     try:
@@ -139,6 +139,28 @@ def _apply(mode: str, drafter: str | None, draft_length: int | None, most: int |
     st.session_state["switch_answer"] = (True, shaping.setting_sentence(setting))
 
 
+def _in_force(setting: dict[str, Any], live: dict[str, Any]) -> None:
+    drafter = shaping.main_drafter(live)
+    now = (
+        f"{chrome.pill(drafter)} D {shaping.length(live.get('draft_length_mean'))}"
+        if drafter
+        else "nothing decodes"
+    )
+    policy = in_force(setting)
+    by = escape(str(setting.get("set_by") or "default"))
+    at = f" at {shaping.clock(setting['set_at'])} UTC" if setting.get("set_at") else ""
+    text = escape(shaping.setting_sentence(setting))
+    st.html(
+        f'<div class="pl-head" role="status">In force: {text}</div>'
+        f'<div class="pl-note">Policy {escape(policy)}. Set by {by}{at}. Now: {now}, '
+        f"{shaping.number(live.get('tokens_per_s'))} tokens/s.</div>"
+    )
+
+
+def _note(text: str) -> str:
+    return f'<div class="pl-note">{escape(text)}</div>'
+
+
 @st.fragment(run_every=1.0, key="switch-live")
 def _live() -> None:
     state = chrome.state()
@@ -146,20 +168,11 @@ def _live() -> None:
     rows = shaping.series(state or {}, SPAN_S)
     live = (state or {}).get("live") or {}
     with st.container(border=True, key="card-now"):
-        text = shaping.setting_sentence(setting) if state else NO_CONNECTION
-        drafter = shaping.main_drafter(live)
-        now = (
-            f"{chrome.pill(drafter)} D {shaping.length(live.get('draft_length_mean'))}"
-            if drafter
-            else "nothing decodes"
-        )
-        by = escape(str(setting.get("set_by") or "default"))
-        at = f" at {shaping.clock(setting['set_at'])} UTC" if setting.get("set_at") else ""
-        st.html(
-            f'<div class="pl-head" role="status">In force: {escape(text)}</div>'
-            f'<div class="pl-note">{_policy(setting)}Set by {by}{at}. Now: {now}, '
-            f"{shaping.number(live.get('tokens_per_s'))} tokens/s.</div>"
-        )
+        if not setting:
+            why = NO_CONNECTION if state is None else NO_ENGINE
+            st.html(f'<div class="pl-head" role="status">In force: unknown</div>{_note(why)}')
+        else:
+            _in_force(setting, live)
     idle = "Nothing decoded in the last 2 minutes: send a request from Chat or with curl."
     decoded = [row for row in rows if row.get("drafters")]
     if not decoded:
