@@ -124,6 +124,8 @@ class Sender(msgspec.Struct, frozen=True):
             body = {**self.body, "messages": messages, self.limit: self.max_tokens}
             if prompt.max_tokens:
                 body |= {self.limit: prompt.max_tokens, "ignore_eos": True}
+            if prompt.temperature is not None:
+                body |= drawing(prompt.temperature)
             sample = empty(place, prompt, order, turn, 1000 * (time.perf_counter() - began))
             try:
                 answer = await ask(self.client, CHAT, body, self.stall_s)
@@ -132,6 +134,11 @@ class Sender(msgspec.Struct, frozen=True):
             found.append(measured(sample, answer))
             messages.append({"role": "assistant", "content": answer.text})
         return found
+
+
+def drawing(temperature: float) -> dict[str, Any]:
+    """A seed makes every arm draw the same text, as far as the server keeps to it."""
+    return {"temperature": temperature} | ({"seed": 1} if temperature else {})
 
 
 async def ask(

@@ -21,7 +21,7 @@ from app.bench import machine, report
 from app.bench.arms import Arm, base_of, own_arms
 from app.bench.client import Run
 from app.bench.command import INTERRUPTED, finish, server_state
-from app.bench.local import local_server
+from app.bench.local import local_server, serving
 from app.bench.peers.process import Peer, PeerError, Setup, Wanted, known_peers, wanted
 from app.bench.prompts import read_prompts
 from app.bench.publish import output_file, publishable
@@ -59,18 +59,16 @@ def main(options: argparse.Namespace) -> int:
         source = model_source(settings, bars)
         gguf = llama_file(options, source, peers, Path(folder), told)
         peers = [peer for peer in peers if peer.name not in told]
-        arguments = [f"--{name}={getattr(options, name)}" for name in ("dtype", "threads")
-                     if getattr(options, name)]  # fmt: skip
-        arguments.append(f"--model={settings.model}")
-        with local_server(arguments, lambda *now: bars.update("server", *now)) as local:
+        with local_server(serving(settings), lambda *now: bars.update("server", *now)) as local:
             arms = own_arms(options.modes, local.url, local.key)
             name = served_model(local.url, local.key)
             arms = [msgspec.structs.replace(arm, model=name) for arm in arms]
             state = server_state(arms[0]) or {}
-            dtype = (state.get("model") or {}).get("dtype", "float32")
+            ours = state.get("model") or {}
+            dtype, threads = ours.get("dtype", "float32"), ours.get("threads", settings.threads)
             setups = {
                 peer.name: Setup(
-                    source, dtype, settings.threads, peer.variant, gguf, options.assistant or ""
+                    source, dtype, threads, peer.variant, gguf, options.assistant or ""
                 )
                 for peer in peers
             }
@@ -93,13 +91,13 @@ def main(options: argparse.Namespace) -> int:
             "max_tokens": options.max_tokens,
             "repeat": options.repeat,
             "dtype": dtype,
-            "threads": settings.threads,
+            "threads": threads,
             "prompts": Path(options.prompts).name,
             "prompts_used": len(prompts),
             "interrupted": interrupted,
         },
         base=base,
-        rows=report.rows(runs, base),
+        rows=report.rows(runs, base, by_category=False),
         runs=runs,
     )
     code = finish(result, files)

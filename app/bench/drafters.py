@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.bench import machine
+from app.bench.local import terminable
 from app.bench.prompts import read_prompts
 from app.bench.publish import output_file, publishable
 from app.corpora.slices import lines_of
@@ -48,6 +50,8 @@ def main(options: argparse.Namespace) -> int:
         "concurrency": options.concurrency,
         "rounds": options.rounds,
         "model_length": options.model_length,
+        "modes": options.only,
+        "calls": not options.no_calls,
     }
     started = time.time()
     with Bars() as bars:
@@ -95,20 +99,24 @@ def documents(path: Path) -> list[Document]:
 
 def run(job: dict[str, Any], bars: Bars) -> dict[str, Any]:
     """The result of the process that measures. Raises Failure when it has none."""
-    with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with (
+        terminable(),
+        subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+    ):
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            with process.stdin:
-                process.stdin.write(msgspec.json.encode(job))
-        except BrokenPipeError:
-            pass  # it ended early; why is on its output
-        for line in answers(process.stdout):
-            if line.get("error"):
-                raise Failure(line["error"])
-            if line.get("result") is not None:
-                return line["result"]
-            bars.update(line["stage"], line["fraction"], "")
+            with contextlib.suppress(BrokenPipeError), process.stdin:
+                process.stdin.write(msgspec.json.encode(job))  # why it ended is on its output
+            for line in answers(process.stdout):
+                if line.get("error"):
+                    raise Failure(line["error"])
+                if line.get("result") is not None:
+                    return line["result"]
+                bars.update(line["stage"], line["fraction"], "")
+        except KeyboardInterrupt:
+            process.kill()
+            raise
     raise Failure(f"The measuring process ended with status {process.returncode}; see above.")
 
 

@@ -26,11 +26,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """serve: options of a server that is started for it, None when it needs none. tree: it runs in
-    the source tree. minutes: when it is ended."""
+    the source tree. about: minutes that it takes on two quiet cores without AVX-512. minutes: when
+    it is ended."""
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,40}$")]
     title: str
     command: str
+    about: Annotated[float, Meta(gt=0, le=1440)]
     minutes: Annotated[float, Meta(gt=0, le=1440)]
     serve: tuple[str, ...] | None = None
     tree: bool = False
@@ -97,13 +99,13 @@ def chosen(experiments: Sequence[Experiment], only: Sequence[str]) -> list[Exper
 
 
 def values_of(given: Sequence[str]) -> dict[str, str]:
-    """The values of --set NAME=VALUE; paths become absolute, since commands run in the source tree.
-    Raises SettingsError."""
+    """The values of --set NAME=VALUE; paths become absolute, since commands run in the source tree,
+    and links stay: an environment's interpreter is one. Raises SettingsError."""
     found: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not re.fullmatch(r"[a-z_]+", name) or name in OWN:
             raise SettingsError(f"--set {text!r}: give NAME=VALUE, such as prompts=FILE")
         path = Path(value).expanduser()
-        found[name] = str(path.resolve()) if path.exists() else value
+        found[name] = str(path.absolute()) if path.exists() else value
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import signal
 import socket
 import tempfile
 import time
@@ -14,19 +15,22 @@ from typing import NamedTuple
 
 import httpx
 
+from app.bench.options import SERVING
 from app.children import Child, python, spawn, stop
 from app.failures import StartError
+from app.settings import Settings
 
-POLL_S = 0.25
+POLL_S = 0.1
 START_S = 900.0
 """A first start may have to fetch and convert a model."""
 
 
 class Local(NamedTuple):
-    """A server that answers."""
+    """A server that answers. pid: of its API process."""
 
     url: str
     key: str
+    pid: int
 
 
 @contextlib.contextmanager
@@ -35,7 +39,7 @@ def local_server(
 ) -> Generator[Local]:
     """`paceline serve` with these options, a database of its own and a key that only the
     environment holds. Raises StartError with the end of its log when it does not come up."""
-    with tempfile.TemporaryDirectory(prefix="paceline-bench-") as folder:
+    with terminable(), tempfile.TemporaryDirectory(prefix="paceline-bench-") as folder:
         key = secrets.token_urlsafe(32)
         port = free_port()
         command = python("-m", "app.cli", "serve", "--port", str(port), "--data-dir", folder)
@@ -49,9 +53,25 @@ def local_server(
         try:
             url = f"http://127.0.0.1:{port}"
             wait_until_ready(child, url, show)
-            yield Local(url, key)
+            yield Local(url, key, child.process.pid)
         finally:
             stop([child])
+
+
+def serving(settings: Settings) -> list[str]:
+    """The options of `paceline serve` that have a benchmark's own server serve as it was asked."""
+    given = {name: getattr(settings, name) for name in SERVING}
+    return [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value]
+
+
+@contextlib.contextmanager
+def terminable() -> Generator[None]:
+    """SIGTERM ends us as Ctrl-C does: by default it would leave what we started running."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def unwanted(name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -26,9 +27,11 @@ def add_bench(commands: Any, add_client: Callable[[argparse.ArgumentParser], Non
     add_arms(bench)
     add_load(bench)
     add_measuring(bench)
-    kinds = bench.add_subparsers(metavar="drafters | compare | suite | record")
+    kinds = bench.add_subparsers(metavar="drafters | compare | disturb | start | suite | record")
     add_drafters(kinds)
     add_compare(kinds)
+    add_disturb(kinds, add_client)
+    add_start(kinds)
     add_suite(kinds)
     text = "store the rows of a result in a running server, for its console"
     record = leaf(kinds, "record", text, "app.bench.record:main")
@@ -41,7 +44,8 @@ def add_prompts(bench: argparse.ArgumentParser, max_tokens: int) -> None:
     bench.add_argument(
         "--prompts",
         help="Spec-Bench, MT-Bench or SPEED-Bench (.jsonl, .parquet), ShareGPT (.json), a prompt a "
-        "line (.txt), or a folder of such files",
+        "line (.txt), a folder of such files, or `adversarial`: random strings and hot creative "
+        "texts",
     )
     bench.add_argument(
         "--limit", type=positive, help="this many prompts, spread over the categories"
@@ -167,6 +171,18 @@ def add_drafters(kinds: Any) -> None:
     bench = leaf(kinds, "drafters", text, "app.bench.drafters:main", settings)
     add_prompts(bench, 160)
     bench.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="only this column of the table, such as mix or 'suffix or mtp, warm'; may be repeated",
+    )
+    bench.add_argument(
+        "--no-calls",
+        action="store_true",
+        help="only the table: no repeated prompts, no share of drafting, no timed calls",
+    )
+    bench.add_argument(
         "--corpus",
         help="texts for the warm runs and the timed calls, a file as `paceline corpus load` takes",
     )
@@ -217,6 +233,55 @@ def add_compare(kinds: Any) -> None:
     add_files(bench)
 
 
+def add_disturb(kinds: Any, add_client: Callable[[argparse.ArgumentParser], None]) -> None:
+    text = "load the cores mid-run and watch the server's cost table and plan follow"
+    bench = leaf(kinds, "disturb", text, "app.bench.disturb:main")
+    add_client(bench)
+    add_prompts(bench, 256)
+    bench.add_argument(
+        "--modes", type=names, default=("none", "auto"), help="in turn (default: none,auto)"
+    )
+    bench.add_argument(
+        "--concurrency",
+        type=whole(1, MOST_AT_ONCE),
+        default=4,
+        help="requests at once (default: %(default)s)",
+    )
+    bench.add_argument(
+        "--processes",
+        type=whole(1, 4096),
+        default=os.cpu_count() or 1,
+        help="that spin in the middle (default: one a core, %(default)s here)",
+    )
+    bench.add_argument(
+        "--quiet-s",
+        type=number(1, 3600),
+        default=30.0,
+        help="seconds before and after (default: %(default)s)",
+    )
+    bench.add_argument(
+        "--loaded-s",
+        type=number(1, 3600),
+        default=45.0,
+        help="seconds in between (default: %(default)s)",
+    )
+    bench.add_argument(
+        "--temperature", type=number(0, 2), default=0.0, help="0 is greedy (default: %(default)s)"
+    )
+
+
+def add_start(kinds: Any) -> None:
+    text = "time from the start of a server to its first token"
+    bench = leaf(kinds, "start", text, "app.bench.start:main", SERVING)
+    bench.add_argument(
+        "--repeat",
+        type=whole(1, MOST_REPEATS),
+        default=4,
+        help="starts, after one that warms up (default: %(default)s)",
+    )
+    bench.add_argument("--json", metavar="OUT", help="write everything measured to this file")
+
+
 def add_suite(kinds: Any) -> None:
     text = "run the experiments of docs/performance.md one after the other"
     suite = leaf(kinds, "suite", text, "app.bench.suite:main")
@@ -232,7 +297,7 @@ def add_suite(kinds: Any) -> None:
     suite.add_argument(
         "--budget-min",
         type=number(0.1, 100_000),
-        default=120.0,
+        default=300.0,
         help="minutes for all together (default: %(default)s)",
     )
     suite.add_argument("--list", action="store_true", help="show the experiments and run none")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from app.bench import adversarial
 from app.bench.workloads import Prompt, read_workload
 from app.failures import SettingsError
 
@@ -21,12 +22,14 @@ def read_prompts(
     categories: Sequence[str] = (),
     pool_below: int = 0,
 ) -> list[Prompt]:
-    """The prompts of a file, at most `limit`, taken from the categories in turn so that each is
-    there. Categories with fewer than `pool_below` prompts count as one, MIXED. Raises SettingsError
-    on a missing file, a broken line or an unknown category."""
+    """The prompts of a file, or those that ship by their name (`adversarial`): at most `limit`,
+    taken from the categories in turn so that each is there. Categories with fewer than `pool_below`
+    prompts count as one, MIXED. Raises SettingsError on a missing file, a broken line or an unknown
+    category."""
     if not name:
         raise SettingsError("--prompts is missing: give a file of prompts, see --help.")
-    prompts = read_workload(Path(name))
+    ships = str(name) == adversarial.NAME
+    prompts = adversarial.adversarial() if ships else read_workload(Path(name))
     found = in_turn(prompts, categories, f"--prompts {name}")
     if pool_below:
         found = in_turn(pooled(found, pool_below), (), f"--prompts {name}")

@@ -82,21 +82,35 @@ class Row(msgspec.Struct, frozen=True):
         return Load(self.concurrency, self.rate, self.phase)
 
 
-def rows(runs: Sequence[Run], base: str = arms.BASE, tpot_ms: float | None = None) -> list[Row]:
+def rows(
+    runs: Sequence[Run],
+    base: str = arms.BASE,
+    tpot_ms: float | None = None,
+    by_category: bool = True,
+) -> list[Row]:
     """One row per (load, category, arm), categories in order, then all together; phases have no
-    categories and are put together at the end. tpot_ms: the target of goodput."""
+    categories and are put together at the end. A category of a mixed chunk has its part of the
+    chunk's throughput. tpot_ms: the target of goodput."""
     found: list[Row] = []
     modes = unique(run.mode for run in runs)
     for load in unique(load_of(run) for run in runs):
         level = [run for run in runs if load_of(run) == load]
-        categories = unique(run.category for run in level)
-        for category in [*categories, ALL] if len(categories) > 1 and not load.phase else [ALL]:
-            part = [run for run in level if category in (ALL, run.category)]
-            found += Part(part, load, category, base, tpot_ms).rows(modes)
+        categories = unique(sample.category for run in level for sample in run.samples)
+        if by_category and len(categories) > 1 and not load.phase:
+            for category in categories:
+                part = [one for run in level if (one := only(run, category)).samples]
+                found += Part(part, load, category, base, tpot_ms).rows(modes)
+        found += Part(level, load, ALL, base, tpot_ms).rows(modes)
     phased = [run for run in runs if run.phase]
     if len({run.phase for run in phased}) > 1:
         found += Part(phased, Load(0, 0.0, ALL), ALL, base, tpot_ms).rows(modes)
     return found
+
+
+def only(run: Run, category: str) -> Run:
+    """The run with the samples of one category."""
+    chosen = [sample for sample in run.samples if sample.category == category]
+    return run if len(chosen) == len(run.samples) else msgspec.structs.replace(run, samples=chosen)
 
 
 def load_of(run: Run) -> Load:

@@ -11,7 +11,7 @@ import httpx
 import msgspec
 
 from app.bench.arms import Arm
-from app.bench.client import Place, Run, Sender, run_chunk
+from app.bench.client import Place, Run, Sender, drawing, run_chunk
 from app.bench.prompts import MIXED
 from app.bench.schedule import Group, Slice, rotated
 from app.bench.workloads import Prompt
@@ -131,11 +131,6 @@ class Measurement(msgspec.Struct):
             if self.positions:
                 body["stream_options"] = {"include_usage": True, "include_provenance": True}
         return body
-
-
-def drawing(temperature: float) -> dict[str, Any]:
-    """A seed makes every arm draw the same text, as far as the server keeps to it."""
-    return {"temperature": temperature} | ({"seed": 1} if temperature else {})
 
 
 def client_of(arm: Arm) -> httpx.AsyncClient:

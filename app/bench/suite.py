@@ -18,7 +18,7 @@ from rich.table import Table
 
 from app.bench import machine
 from app.bench.experiments import PROGRAMS, ROOT, Experiment, chosen, shipped, values_of
-from app.bench.local import local_server
+from app.bench.local import local_server, terminable
 from app.bench.publish import publishable
 from app.bench.result import write, write_json
 from app.bench.summary import summary
@@ -108,7 +108,8 @@ def run(one: Experiment, values: Mapping[str, str], folder: Path, deadline: floa
             arguments = one.arguments(filled)
             status, note = execute(arguments, environment, log, began + limit)
     except StartError as error:
-        status, note = "failed", str(error).split("\n")[0]
+        said = str(error).split("\n")  # a log's end follows its first line
+        status, note = "failed", " ".join(dict.fromkeys((said[0], said[-1])))
     if status == "timed out" and limit == left:
         status = "out of budget"
     result = result_of(out, log)
@@ -127,7 +128,7 @@ def execute(
     arguments: list[str], environment: Mapping[str, str], log: Path, deadline: float
 ) -> tuple[Status, str]:
     """Run a command in a session of its own until it ends or its time is up."""
-    with log.open("wb") as output:
+    with terminable(), log.open("wb") as output:
         process = subprocess.Popen(
             arguments,
             cwd=ROOT,
@@ -137,12 +138,12 @@ def execute(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    try:
-        code = process.wait(max(0.0, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        return "timed out", "ended at its limit"
-    finally:
-        end(process)
+        try:
+            code = process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return "timed out", "ended at its limit"
+        finally:
+            end(process)
     return ("done", "") if code == 0 else ("failed", f"exit code {code}: {last_line(log)}")
 
 
@@ -196,11 +197,17 @@ def shown(one: Experiment, values: Mapping[str, str]) -> str:
 
 
 def show(experiments: list[Experiment], values: Mapping[str, str], screen: Console) -> None:
-    table = Table(box=None, header_style="bold")
-    for head in ("name", "what", "minutes at most", "here"):
-        table.add_column(head)
+    """What would run, and how long it takes."""
+    table = Table(box=None, header_style="bold", show_footer=True)
+    run = [one for one in experiments if not one.obstacle(values)]
+    table.add_column("name", "together")
+    table.add_column("what", f"{len(run)} of {len(experiments)} run here")
+    table.add_column("about min", f"{sum(one.about for one in run):g}", justify="right")
+    table.add_column("at most", f"{sum(one.minutes for one in run):g}", justify="right")
+    table.add_column("here")
     for one in experiments:
-        table.add_row(one.name, one.title, f"{one.minutes:g}", one.obstacle(values) or "runs")
+        here = one.obstacle(values) or "runs"
+        table.add_row(one.name, one.title, f"{one.about:g}", f"{one.minutes:g}", here)
     screen.print(table)
 
 

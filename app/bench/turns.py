@@ -48,30 +48,37 @@ class Completion(msgspec.Struct, frozen=True):
 
 
 class Ours:
-    """One mode of our server, over HTTP: its answers travel, the peers' do not."""
+    """One mode of our server, over HTTP: its answers travel, the peers' do not.
+
+    A prompt that comes again gets another cache salt: nothing of its first answer is found, as the
+    peers find nothing of theirs."""
 
     batches = True
 
     def __init__(self, arm: Arm, client: httpx.AsyncClient, salt: str) -> None:
         self.name = arm.name
         self._client = client
+        self._salt = f"compare-{salt}-{arm.name}"
+        self._asked: dict[tuple[int, ...], int] = {}
         self._body: dict[str, Any] = {
             "model": arm.model,
             "temperature": 0,
             "ignore_eos": True,
             "return_token_ids": True,
-            "cache_salt": f"compare-{salt}-{arm.name}",
         }
         if arm.wish is not None:
             self._body["speculation"] = arm.wish
 
     async def generate(self, prompts: Ids, max_tokens: int) -> tuple[float, list[list[int]]]:
+        keys = [tuple(prompt) for prompt in prompts]
+        turn = 1 + max(self._asked.get(key, 0) for key in keys)
+        self._asked |= dict.fromkeys(keys, turn)
+        body = {**self._body, "cache_salt": f"{self._salt}-{turn}", "max_tokens": max_tokens}
         began = time.perf_counter()
-        tokens = await asyncio.gather(*(self._one(prompt, max_tokens) for prompt in prompts))
+        tokens = await asyncio.gather(*(self._one({**body, "prompt": key}) for key in keys))
         return time.perf_counter() - began, tokens
 
-    async def _one(self, prompt: Sequence[int], max_tokens: int) -> list[int]:
-        body = {**self._body, "prompt": list(prompt), "max_tokens": max_tokens}
+    async def _one(self, body: dict[str, Any]) -> list[int]:
         try:
             answer = await self._client.post("/v1/completions", json=body, timeout=REQUEST_S)
             if answer.status_code != 200:

@@ -21,12 +21,13 @@ HUMAN = ("human", "user")
 
 class Prompt(msgspec.Struct, frozen=True):
     """One conversation's user turns; `text` is the first. max_tokens: of the answer, where the
-    workload says so, else 0."""
+    workload says so, else 0. temperature: the same, else None."""
 
     question_id: int | str
     category: str
     turns: tuple[str, ...]
     max_tokens: int = 0
+    temperature: float | None = None
 
     @property
     def text(self) -> str:

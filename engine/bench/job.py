@@ -25,7 +25,9 @@ class Job(msgspec.Struct, frozen=True):
     """prompts: answered in every mode, `max_tokens` each, `concurrency` at a time. documents: what
     the warm modes may draft from, and what the calls are timed with. mixed: requests at once when
     the CPU time of drafting is measured. rounds: how often the first `round_prompts` prompts are
-    asked. model_length: tokens that a drafter with a model of its own drafts when it is alone."""
+    asked. model_length: tokens that a drafter with a model of its own drafts when it is alone.
+    modes: those that are run, all when none is named. calls: also the rounds, the CPU time of
+    drafting and the timed calls."""
 
     config: EngineConfig
     prompts: tuple[Prompt, ...]
@@ -36,6 +38,8 @@ class Job(msgspec.Struct, frozen=True):
     rounds: int = 10
     round_prompts: int = 10
     model_length: int = 3
+    modes: tuple[str, ...] = ()
+    calls: bool = True
 
 
 class Line(msgspec.Struct, frozen=True):

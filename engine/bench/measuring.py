@@ -27,10 +27,12 @@ def cost(
     prompts: Sequence[Prompt],
     length: int,
     say: Say = lambda stage, fraction: None,
+    most: int = COST_TOKENS,
 ) -> dict[str, float]:
     """What drafting costs for one request at a time: {"token_ms": ms of a drafted token,
     "plain_step_ms": of the target's step without drafts, "step_ms": with drafts, "rho": token_ms
-    over plain_step_ms}. Medians; plain and drafting answers take turns."""
+    over plain_step_ms}. Medians; plain and drafting answers take turns. most: tokens an answer."""
+    tokens_each = min(most, COST_TOKENS)
     name, some = drafter.name, in_turn(prompts)[:COST_PROMPTS]
     done = Counter(say, f"cost of {name}", 2 * COST_ROUNDS * len(some))
     plain: list[float] = []
@@ -38,10 +40,10 @@ def cost(
     tokens: list[float] = []
     for _ in range(COST_ROUNDS):
         with Run(target, config, Mode("none", ())) as run:
-            plain += run.answer(some, COST_TOKENS, 1, done).step_ms
+            plain += run.answer(some, tokens_each, 1, done).step_ms
         mode = Mode(name, (name,), length=length)
         with Run(target, config, mode, models={name: drafter}) as run:
-            result = run.answer(some, COST_TOKENS, 1, done)
+            result = run.answer(some, tokens_each, 1, done)
             drafting += result.step_ms
             tokens += result.token_ms.get(name, [])
     if not plain or not tokens:

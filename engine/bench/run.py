@@ -59,11 +59,11 @@ def run(job: Job, say: Say) -> dict[str, Any]:
     }
     corpus = documents(target, job.documents)
     models = {name: ready.drafter for name, ready in target.drafters.items()}
-    modes = [*MODEL_FREE, *modes_with(list(models), job.model_length)]
-    points = calibrate(job.config, target, tell).points if models else []
+    modes = modes_of(job, list(models), bool(corpus))
+    models = {name: one for name, one in models.items() if any(name in m.drafters for m in modes)}
+    priced = any(mode.priced for mode in modes)
+    points = calibrate(job.config, target, tell).points if priced else []
     for mode in modes:
-        if mode.warm and not corpus:
-            continue
         with Run(target, job.config, mode, corpus, models, CostModel(points)) as one:
             done = Counter(say, mode.name, len(job.prompts))
             result = one.answer(job.prompts, job.max_tokens, job.concurrency, done)
@@ -71,9 +71,33 @@ def run(job: Job, say: Say) -> dict[str, Any]:
     if models:
         found["model_length"] = job.model_length
         found["cost"] = {
-            name: cost(target, job.config, drafter, job.prompts, job.model_length, say)
+            name: cost(
+                target, job.config, drafter, job.prompts, job.model_length, say, job.max_tokens
+            )
             for name, drafter in models.items()
         }
+    if job.calls:
+        found |= drafting_alone(job, target, corpus, say)
+    return found
+
+
+def modes_of(job: Job, models: Sequence[str], with_corpus: bool) -> list[Mode]:
+    """The modes that are run: those that were named, else all that can be. Raises StartError."""
+    every = [*MODEL_FREE, *modes_with(models, job.model_length)]
+    there = {mode.name: mode for mode in every if with_corpus or not mode.warm}
+    for name in job.modes:
+        if name not in there:
+            more = "" if with_corpus else "; with --corpus also warm ones"
+            raise StartError("unknown_mode", f"--only {name}: there are {', '.join(there)}{more}.")
+    return [mode for name, mode in there.items() if not job.modes or name in job.modes]
+
+
+def drafting_alone(
+    job: Job, target: Target, corpus: Sequence[Sequence[int]], say: Say
+) -> dict[str, Any]:
+    """The same prompts again and again, the CPU time of drafting in a large batch, and the calls of
+    the drafters over the corpus."""
+    found: dict[str, Any] = {}
     if job.rounds:
         one = Run(target, job.config, Mode("suffix", ("suffix",)), ())
         asked = job.prompts[: job.round_prompts]
@@ -94,7 +118,8 @@ def run(job: Job, say: Say) -> dict[str, Any]:
             "share": round(result.drafting_s / max(result.steps_s, 1e-9), 5),
         }
     if any(len(ids) > 1 for ids in corpus):
-        found["calls"] = calls(corpus, found["vocabulary"], job.config.suffix_depth, say)
+        vocabulary = target.loaded.decoder.shape.vocabulary
+        found["calls"] = calls(corpus, vocabulary, job.config.suffix_depth, say)
     return found
 
 

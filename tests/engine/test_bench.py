@@ -18,11 +18,11 @@ from controller.contract import (
 )
 from engine.bench import calls, pauses
 from engine.bench.calls import split
-from engine.bench.job import Document, Prompt
+from engine.bench.job import Document, Job, Prompt
 from engine.bench.modes import Mode, controller, setting
 from engine.bench.pauses import Clock, corpus_messages, soak
 from engine.bench.requests import request_of
-from engine.bench.run import documents
+from engine.bench.run import documents, modes_of
 from engine.bench.tally import Positions, Result, Tally
 from engine.bench.timing import Timed
 from engine.bench.tokens import Run
@@ -251,3 +251,18 @@ def test_documents_without_tokens_are_left_out_and_unknown_ids_are_refused(targe
     with pytest.raises(StartError) as caught:
         documents(target, [*given, wrong])
     assert f"token 1 of document 4 is {vocabulary}" in caught.value.message
+
+
+def test_modes_are_all_that_can_be_run_or_those_that_were_named() -> None:
+    job = Job(EngineConfig(), ())
+    names = [mode.name for mode in modes_of(job, ["mtp"], True)]
+    assert names == [
+        "none", "ngram", "suffix", "mix", "suffix, warm", "mix, warm",
+        "mtp", "suffix or mtp", "suffix or mtp, warm", "auto", "auto, warm",
+    ]  # fmt: skip
+    cold = [mode.name for mode in modes_of(job, [], False)]
+    assert cold == ["none", "ngram", "suffix", "mix"]
+    some = Job(EngineConfig(), (), modes=("mix, warm", "none"))
+    assert [mode.name for mode in modes_of(some, [], True)] == ["none", "mix, warm"]
+    with pytest.raises(StartError, match=r"mix, warm: there are none, .*with --corpus also warm"):
+        modes_of(some, [], False)

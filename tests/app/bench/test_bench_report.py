@@ -24,16 +24,17 @@ SPEED = {"none": 1.0, "ngram:8": 1.6, "suffix:4": 1.3, "auto": 1.5}
 """How many times as fast an arm is, on every prompt."""
 
 
-def sample(mode: str, order: int, ms: float, **more: Any) -> Sample:
+def sample(mode: str, order: int, ms: float, category: str = "c", **more: Any) -> Sample:
     how = {"tokens": 11, "ttft_ms": 0.1 * ms, "e2e_ms": ms, "gaps_ms": [ms / 11] * 10, **more}
-    return Sample(mode, 1, 0, 0, "c", order, order=order, **how)
+    return Sample(mode, 1, 0, 0, category, order, order=order, **how)
 
 
 def run(mode: str, chunk: int = 0, *, repeat: int = 0, count: int = 6, **more: Any) -> Run:
     """Prompts of growing length, one after the other."""
     times = [100.0 * (n + 1) / SPEED[mode] for n in range(count)]
-    samples = [sample(mode, n, ms, **more) for n, ms in enumerate(times)]
-    return Run(mode, 1, repeat, chunk, CATEGORIES[chunk % 2], sum(times), samples)
+    category = CATEGORIES[chunk % 2]
+    samples = [sample(mode, n, ms, category, **more) for n, ms in enumerate(times)]
+    return Run(mode, 1, repeat, chunk, category, sum(times), samples)
 
 
 def rows_by_mode(runs: list[Run], **how: Any) -> dict[str, report.Row]:
@@ -49,6 +50,25 @@ def test_the_speedup_is_over_the_same_prompts_with_an_interval() -> None:
     other = rows_by_mode([run(mode) for mode in SPEED], base="suffix:4")["auto"].speedup
     assert other is not None
     assert other.value == pytest.approx(1.5 / 1.3)
+
+
+def test_a_mixed_chunk_has_a_row_for_each_category_of_its_prompts() -> None:
+    def mixed(mode: str, slow: float) -> Run:
+        samples = [
+            sample(mode, n, 100.0 if n % 2 else 100.0 * slow, CATEGORIES[n % 2]) for n in range(12)
+        ]
+        return Run(mode, 8, 0, 0, "mixed", 250.0, samples)
+
+    runs = [mixed("none", 1.0), mixed("auto", 0.5)]
+    found = {(row.category, row.mode): row for row in report.rows(runs)}
+    assert len(found) == 3 * 2
+    copy, chat = found["copy", "auto"], found["chat <b>&", "auto"]
+    assert (copy.requests, copy.tokens, copy.wall_s) == (6, 66, 0.25)
+    assert copy.speedup is not None
+    assert chat.speedup is not None
+    assert (copy.speedup.value, chat.speedup.value) == (pytest.approx(2), pytest.approx(1))
+    assert copy.tokens_per_s + chat.tokens_per_s == found["all", "auto"].tokens_per_s
+    assert [row.category for row in report.rows(runs, by_category=False)] == ["all", "all"]
 
 
 def test_a_prompt_that_failed_anywhere_is_no_pair() -> None:

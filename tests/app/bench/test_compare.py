@@ -8,16 +8,20 @@ import json
 import sys
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import gguf
+import httpx
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from app.bench import compare
+from app.bench.arms import Arm
 from app.bench.local import Local
 from app.bench.peers import gguf_file, process
 from app.bench.peers.process import Peer, PeerError, Setup, Wanted, wanted
+from app.bench.turns import Ours
 from app.cli import main
 from app.failures import SettingsError
 from tests.conftest import Server
@@ -96,7 +100,7 @@ def test_ours_and_the_peers_are_measured_in_turn(
 ) -> None:  # fmt: skip
     @contextlib.contextmanager
     def running(*_: object) -> Generator[Local]:
-        yield Local(server.url, server.admin_key)
+        yield Local(server.url, server.admin_key, server.pid)
 
     monkeypatch.setattr(compare, "local_server", running)
     monkeypatch.setattr(compare, "model_source", lambda *_: "m")
@@ -129,6 +133,28 @@ def test_ours_and_the_peers_are_measured_in_turn(
     assert starts == ["none", "ngram:4", "fake", "fake+batching", "fake+dies"]
     assert result["runs"][5]["mode"] == "ngram:4"  # another one begins
     assert "fake+missing: skipped, not installed" in capsys.readouterr().out
+
+
+def test_a_prompt_that_comes_again_finds_nothing_of_its_first_answer() -> None:
+    bodies: list[dict[str, Any]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        bodies.append(json.loads(request.content))
+        return httpx.Response(200, json={"choices": [{"token_ids": [7]}]})
+
+    async def go() -> None:
+        transport = httpx.MockTransport(answer)
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            ours = Ours(Arm("auto", "http://x", "k", True), client, "s")
+            for batch in ([[1]], [[2]], [[1], [2]], [[3], [1]]):
+                _, tokens = await ours.generate(batch, 4)
+                assert tokens == [[7]] * len(batch)
+
+    asyncio.run(go())
+    salts = [(body["prompt"], body["cache_salt"]) for body in bodies]
+    assert len(set(map(str, salts))) == len(salts) == 6
+    assert salts[0][1] == salts[1][1]  # but what others were told may be known
+    assert salts[2][1] == salts[3][1]
 
 
 @pytest.fixture(scope="module")

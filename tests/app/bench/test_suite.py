@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,13 +19,18 @@ from app.cli import main
 from app.failures import SettingsError, StartError
 from app.options import build_parser
 
-VALUES = {"prompts": "P", "corpus": "C", "traces": "T", "out": "O", "url": "http://u"}
+VALUES = {
+    "prompts": "P", "corpus": "C", "traces": "T", "llama": "L", "vllm": "V",
+    "out": "O", "url": "http://u",
+}  # fmt: skip
 NEVER = float("inf")
 
 
 def experiment(code: str, **more: object) -> Experiment:
     command = f"python -c '{code}'"
-    return Experiment(**{"name": "x", "title": "X", "command": command, "minutes": 5.0, **more})
+    return Experiment(
+        **{"name": "x", "title": "X", "command": command, "about": 2.0, "minutes": 5.0, **more}
+    )
 
 
 def test_the_shipped_commands_are_command_lines_of_this_version() -> None:
@@ -54,7 +61,7 @@ def test_the_shipped_scripts_are_in_the_source_tree() -> None:
 )
 def test_a_list_that_is_wrong_is_refused(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        read(f'[[experiment]]\nname = "x"\ntitle = "X"\nminutes = 1\n{text}\n')
+        read(f'[[experiment]]\nname = "x"\ntitle = "X"\nabout = 1\nminutes = 1\n{text}\n')
 
 
 def test_a_value_stays_one_argument_whatever_is_in_it() -> None:
@@ -100,6 +107,25 @@ def test_a_command_ends_at_its_limit_with_all_that_it_started(tmp_path: Path) ->
     assert not running(pid)
 
 
+def test_a_suite_that_is_told_to_end_ends_what_it_started(tmp_path: Path) -> None:
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    program = (
+        "import sys; from app.bench import suite; from app.bench.experiments import Experiment; "
+        "suite.shipped = lambda: [Experiment(name='x', title='X', command=sys.argv[1], about=1.0, "
+        "minutes=5.0)]; from app.cli import main; "
+        "sys.exit(main(['bench', 'suite', '--out', sys.argv[2]]))"
+    )
+    command = [sys.executable, "-c", program, f"python -c '{code}'", str(tmp_path)]
+    with subprocess.Popen(command, cwd=suite.ROOT) as process:
+        log = tmp_path / "x.log"
+        while not (log.exists() and log.read_text().endswith("\n")):
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.terminate()
+        assert process.wait(30) != 0
+    assert not running(log.read_text().strip())
+
+
 def running(pid: str) -> bool:
     try:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0]
@@ -138,7 +164,11 @@ def test_the_suite_writes_what_it_found_as_json_and_markdown(
     assert str(tmp_path) not in text
     assert "good: Good one" in capsys.readouterr().out
     assert main(["bench", "suite", "--out", str(out), "--only", "good"]) == 0
+    capsys.readouterr()
     assert main(["bench", "suite", "--list"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"needy +X +2 +5 +needs --set prompts=…", shown)
+    assert re.search(r"together +2 of 3 run here +4 +10", shown)  # minutes of those that run
     assert main(["bench", "suite"]) == 2
     assert main(["bench", "suite", "--only", "other", "--out", str(out)]) == 2
 
@@ -153,9 +183,10 @@ def test_values_are_checked_and_paths_become_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "p.jsonl").touch()
+    (tmp_path / "python").symlink_to("p.jsonl")
     monkeypatch.chdir(tmp_path)
-    assert values_of(["prompts=p.jsonl", "rate=5"]) == {
-        "prompts": str(tmp_path / "p.jsonl"), "rate": "5",
+    assert values_of(["prompts=p.jsonl", "rate=5", "vllm=python"]) == {
+        "prompts": str(tmp_path / "p.jsonl"), "rate": "5", "vllm": str(tmp_path / "python"),
     }  # fmt: skip
     for wrong in ("prompts", "=x", "out=x", "A=b"):
         with pytest.raises(SettingsError, match="NAME=VALUE"):
