@@ -29,10 +29,10 @@ class Allotter:
         lineup: Lineup,
         placed: Sequence[tuple[int, int]],
         lengths: Lengths,
-        swap: Swap | None = None,
+        swaps: Sequence[Swap] = (),
     ) -> tuple[Allotment, ...]:
         """In the batch's order. placed: (place in lineup.all, length) of the given lengths;
-        lengths: of lineup.free; swap: what a probe puts in the place of one."""
+        lengths: of lineup.free; swaps: what a probe puts in the place of some."""
         found, kept = self._plain(batch), self._kept
         for place, length in placed:
             i = lineup.all.requests.item(place)
@@ -46,7 +46,7 @@ class Allotter:
                 found[i] = Allotment(found[i].request, names[code], own, tail, length - own)
             else:
                 found[i] = kept[found[i].request, names[code], length]
-        if swap is not None:
+        for swap in swaps:
             found[swap.place] = swap.allotment
         return tuple(found)
 

@@ -13,7 +13,6 @@ from controller.mixing import chain_name
 MEMORY_STEPS = 64
 LOOK_EVERY = 4
 """The uniform lengths are priced in every fourth step; they are only shown."""
-FIRST_ROW_COST = 0.1
 
 
 @dataclass(slots=True)
@@ -61,7 +60,7 @@ SCALARS = (
     "depth",
     "offered",
 )
-ROW_COST, DEPTH = SCALARS.index("row_cost"), SCALARS.index("depth")
+DEPTH = SCALARS.index("depth")
 
 
 class Averages:
@@ -131,11 +130,6 @@ class Averages:
         self._looks = 1 if self.samples == 1 else self._looks + 1
         rate = max(LOOK_EVERY / MEMORY_STEPS, 1.0 / self._looks)
         self._grid += rate * (np.array(values) - self._grid)
-
-    @property
-    def row_cost(self) -> float:
-        """Tokens that a drafted row costs; careful before the first sample."""
-        return max(self._values.item(ROW_COST), 0.0) if self._started else FIRST_ROW_COST
 
     @property
     def depth(self) -> float:

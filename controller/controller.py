@@ -39,12 +39,12 @@ from controller.mixing import fill_key, tail_key
 from controller.outlook import what_if
 from controller.planner import Allocation, allocate, expected, uniform
 from controller.precedence import check_setting
+from controller.pricing import Pricing
 from controller.probing import Probe, Probing
 from controller.roster import Roster
 from controller.schedule import at_batch
 from controller.usable import is_known
 
-PRICE_RATE = 0.1
 ROW_COST_ROWS = 4
 IN_FLIGHT = 16
 
@@ -86,7 +86,7 @@ class AdaptiveController:
         self._credit = Credit(self.acceptance, self._request_guard)
         self._in_flight: OrderedDict[int, Planned] = OrderedDict()
         self._allotter = Allotter()
-        self._price = 0.0
+        self._pricing = Pricing()
         self._drifted = False
 
     # --- settings -----------------------------------------------------------------------------
@@ -168,6 +168,9 @@ class AdaptiveController:
         n = len(batch.requests)
         setting = at_batch(self._setting, n)
         context_tokens = sum([request.context_len for request in batch.requests])
+        span = ROW_COST_ROWS * n
+        verify_ms, row_ms = self.cost.row_ms(n, span, context_tokens)
+        alone_ms = verify_ms + self.cost.overhead_ms(n, False)
         lineup = line_up(
             batch,
             offers,
@@ -175,8 +178,7 @@ class AdaptiveController:
             self._roster.enabled,
             self.acceptance,
             self.cost,
-            price=self._price,
-            row_price=self._journal.regime.row_cost,
+            price=self._pricing.at(n, alone_ms, row_ms),
             held=self._harm.active,
             down=self._request_guard.down,
             blocks=self._request_guard.blocks,
@@ -190,18 +192,17 @@ class AdaptiveController:
         rows = sum([length for _, length in placed])
         room -= rows
         extra = min(room, int(np.add.reduce(free.longest)))
-        span = ROW_COST_ROWS * n
-        reach = rows + min(room, extra + ROWS)
-        curve = self.cost.verify_curve(n, max(reach, span), context_tokens)
-        reachable = curve[rows : reach + 1] + (self.cost.overhead_ms(n, True) + draft_ms)
+        reach = rows + min(room, extra + ROWS * n)
+        curve = self.cost.verify_curve(n, reach, context_tokens)
+        reachable = curve[rows:] + (self.cost.overhead_ms(n, True) + draft_ms)
         if not rows:
-            reachable[0] = curve[0] + self.cost.overhead_ms(n, False)
+            reachable[0] = alone_ms
         costs = reachable[: extra + 1]
         best = allocate(costs, tokens, free)
         probe = self._probe(lineup, reachable, best, setting, batch)
-        lengths = best.lengths if probe is None else probe.apply(best.lengths)
-        swap = probe.swap if probe is not None else None
-        allotments = self._allotter.allot(batch, lineup, placed, lengths, swap)
+        lengths = best.lengths if probe is None else probe.lengths
+        swaps = () if probe is None else probe.swaps
+        allotments = self._allotter.allot(batch, lineup, placed, lengths, swaps)
         plain_ms, everybody = costs.item(0), lineup.all
         sample = Sample(
             requests=n,
@@ -209,7 +210,7 @@ class AdaptiveController:
             forced=lineup.forced,
             blocked=lineup.blocked,
             first=_mean(everybody.survival[:, 0]),
-            row_cost=(curve.item(span) - curve.item(0)) / span * n / plain_ms,
+            row_cost=row_ms * n / plain_ms,
             plain_ms=plain_ms,
             plain_tokens=tokens,
             tokens=best.tokens,
@@ -218,9 +219,11 @@ class AdaptiveController:
         )
         if probe is not None:
             sample.tokens, sample.ms = expected(costs, tokens, free, lengths)
-            if swap is not None:
-                sample.tokens += swap.gain
-                sample.ms += swap.ms
+            if swaps:
+                drafted = int(np.add.reduce(lengths))
+                more = sum([swap.allotment.length for swap in swaps])
+                sample.tokens += probe.gain
+                sample.ms += probe.ms + reachable.item(drafted + more) - reachable.item(drafted)
         if self._journal.looks():
             sample.grid = {
                 free.names[code]: uniform(costs, tokens, free.of(code), GRID, room)
@@ -229,14 +232,13 @@ class AdaptiveController:
         sample.count(allotments)
         if looks:
             self._attention.looked(n, best.tokens * plain_ms / tokens - best.ms, plain_ms)
-        old = self._price or best.goodput
-        self._price = old + PRICE_RATE * (best.goodput - old)
+        self._pricing.learn(best.goodput * alone_ms / n)
         self._remember(batch, lineup, sample, allotments)
-        probed = None
-        if swap is not None:
-            probed = swap.allotment.request
-        elif probe is not None and probe.choice is not None:
-            probed = batch.requests[free.requests.item(probe.choice)].id
+        probed = frozenset[int]()
+        if probe is not None:
+            changed = free.requests[lengths != best.lengths].tolist()
+            changed += [swap.place for swap in swaps]
+            probed = frozenset([batch.requests[place].id for place in changed])
         decision = self._journal.write(
             batch,
             sample,

@@ -38,7 +38,7 @@ def row_bucket(rows: int) -> int:
 
 
 MOST_BUCKETS = 64
-BUCKETS = np.array([row_bucket(max(rows, 1)) for rows in range(1025)], np.intp)
+BUCKETS = np.array([row_bucket(max(rows, 1)) for rows in range(4097)], np.intp)
 
 
 class CostModel:
@@ -73,14 +73,7 @@ class CostModel:
 
     def verify_curve(self, requests: int, extra: int, context_tokens: int) -> NDArray[np.float64]:
         """verify_ms at rows = requests + m for m = 0..extra, the mean context rounded to 64."""
-        context = round(context_tokens / max(requests, 1) / 64)
-        key = (requests, context)
-        base = self._curves.get(key)
-        if base is None or len(base) <= extra:
-            base = self._table.curve(requests, max(extra, LEAST_CURVE), 64.0 * context)
-            self._curves[key] = base
-            if len(self._curves) > MAX_CURVES:
-                self._curves.popitem(last=False)
+        base = self._curve(requests, extra, context_tokens)
         last = requests + extra
         if last < len(BUCKETS):
             buckets = BUCKETS[requests : last + 1]
@@ -90,6 +83,25 @@ class CostModel:
         factors *= math.exp(self._shared)
         factors *= base[: extra + 1]
         return factors
+
+    def row_ms(self, requests: int, rows: int, context_tokens: int) -> tuple[float, float]:
+        """Milliseconds of a step without drafts, and what each of `rows` more takes on average."""
+        base = self._curve(requests, rows, context_tokens)
+        plain = base.item(0) * self._factor(requests)
+        more = base.item(rows) * self._factor(requests + rows) - plain
+        return plain, max(more, 0.0) / rows
+
+    def _curve(self, requests: int, extra: int, context_tokens: int) -> NDArray[np.float64]:
+        """The table's milliseconds at rows = requests + m for m = 0..extra or more."""
+        context = round(context_tokens / max(requests, 1) / 64)
+        key = (requests, context)
+        base = self._curves.get(key)
+        if base is None or len(base) <= extra:
+            base = self._table.curve(requests, max(extra, LEAST_CURVE), 64.0 * context)
+            self._curves[key] = base
+            if len(self._curves) > MAX_CURVES:
+                self._curves.popitem(last=False)
+        return base
 
     def expect(self, drafter: str, rho: float) -> None:
         """A model comes to draft: until it was measured, a drafted token costs `rho` of a plain

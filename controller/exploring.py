@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controller.choices import Choices, Table
+import numpy as np
+
+from controller.choices import Choices, Lengths, Table
 from controller.contract import Allotment, Proposal
 from controller.lineup import Lineup
-from controller.planner import Allocation
+from controller.planner import Allocation, gains
 from controller.probing import BUDGET, PROBE_LENGTH, Probe, Probing, Swap, beyond
+from controller.trials import Trial, catch_up_ms, trial
 from controller.usable import COLD_ROWS
 
 DEEPER_LENGTH = 2
 """Positions beyond a model's pass that are tried at once."""
 
 ROWS = PROBE_LENGTH + DEEPER_LENGTH
-"""A probe adds fewer rows than this to the plan's, whatever it replaces."""
+"""A probe adds fewer rows than this per request to the plan's, whatever it replaces."""
 
 DOUBT, LEAST_MS = 4.0, 5.0
 LONGEST_MS = BUDGET * 30_000.0
@@ -25,11 +28,12 @@ says nothing of the next, and must not stop all probes for minutes."""
 
 
 class Explorer:
-    """Swaps one request's draft where a probe is due and can be afforded.
+    """Swaps the drafts of some requests where a probe is due and can be afforded.
 
-    A cold drafter may take steps to catch up: it is given the same request again until it has. The
-    time that all of that is expected to take is accounted for with the first; the tokens that the
-    request's own draft would have brought, which are lost in each, step by step."""
+    A cold drafter gets one request. It may take steps to catch up: it is given the same request
+    again until it has. The time that all of that is expected to take is accounted for with the
+    first; the tokens that the request's own draft would have brought, which are lost in each, step
+    by step."""
 
     def __init__(self, probing: Probing) -> None:
         self._probing = probing
@@ -41,23 +45,24 @@ class Explorer:
         self, lineup: Lineup, costs: Table, best: Allocation, ids: Sequence[int]
     ) -> Probe | None:
         """The probe due for this step, already accounted for. ids: of the batch's requests.
-        costs[m]: ms with m drafted rows, up to ROWS more than the plan's where there is room."""
+        costs[m]: ms with m drafted rows, up to ROWS more for each than the plan's where there is
+        room."""
         free = lineup.free
         known = [free.names[code] for code in free.present()]
         for name in lineup.offered.names:
             if name not in known and self._probing.due(name):
-                swap = self._try(name, lineup.candidates(name), free, costs, best, ids)
-                if swap is not None:
-                    return Probe(idle=True, swap=swap)
-        head = free.chain.head if free.chain is not None else ""
-        full = _at_full_depth(free, best) if head else frozenset[int]()
-        if full and self._probing.due(beyond(head)):
+                probe = self._try(name, 0, lineup.candidates(name), free, costs, best, ids)
+                if probe is not None:
+                    return probe
+        if free.chain is None:
+            return None
+        head, depth = free.chain.head, free.chain.depth
+        heads = free.places(head)
+        full = free.requests[heads[best.lengths[heads] >= depth]]
+        if len(full) and self._probing.due(beyond(head)):
             deep = lineup.candidates(head)
-            kept = [i for i, place in enumerate(deep.requests.tolist()) if place in full]
-            deep = deep.take(kept)
-            swap = self._try(head, deep, free, costs, best, ids)
-            if swap is not None:
-                return Probe(swap=swap)
+            deep = deep.take(np.flatnonzero(np.isin(deep.requests, full)))
+            return self._try(head, depth, deep, free, costs, best, ids)
         return None
 
     def resume(
@@ -68,17 +73,17 @@ class Explorer:
             return None
         request, name, before = self._pursued
         self._pursued = None
-        rows = lineup.candidates(name)
-        for j, place in enumerate(rows.requests.tolist()):
-            left = 0 if rows.catch_up is None else rows.catch_up.item(j)
-            if ids[place] == request and COLD_ROWS < left < before:
-                self._pursued, self._probed = (request, name, left), True
-                instead, lost = _gains(lineup.free, best).get(place, (None, 0.0))
-                swap = _swap(rows, j, request, instead, best, costs, 0)
-                if swap is None:
+        found = lineup.candidates(name)
+        left = [0] * len(found) if found.catch_up is None else found.catch_up.tolist()
+        for j, place in enumerate(found.requests.tolist()):
+            if ids[place] == request and COLD_ROWS < left[j] < before:
+                self._pursued, self._probed = (request, name, left[j]), True
+                swaps = _Swaps(found.take([j]), 0, lineup.free, best, ids)
+                tried = swaps.trial(costs)
+                if tried is None:
                     return None
-                self._probing.spend(_forgone_ms(instead, lost, best, costs))
-                return Probe(idle=True, swap=swap)
+                self._probing.spend(swaps.forgone_ms(costs))
+                return swaps.probe(tried)
         return None
 
     def measured(self, proposals: Sequence[Proposal]) -> None:
@@ -100,102 +105,92 @@ class Explorer:
     def _try(
         self,
         name: str,
+        begun: int,
         candidates: Choices,
         free: Choices,
         costs: Table,
         best: Allocation,
         ids: Sequence[int],
-    ) -> Swap | None:
-        """The candidate that is expected to lose least, if that can be afforded. A drafter that the
-        plan has is tried beyond its pass."""
-        if not len(candidates):
+    ) -> Probe | None:
+        """The candidates that are expected to lose least, if that can be afforded. begun: how deep
+        the drafter's pass is already, 0 where it does not run."""
+        cold = candidates.catch_up is not None and bool((candidates.catch_up > COLD_ROWS).all())
+        if candidates.catch_up is not None and not cold:
+            candidates = candidates.take(np.flatnonzero(candidates.catch_up <= COLD_ROWS))
+        swaps = _Swaps(candidates, begun, free, best, ids)
+        tried = swaps.trial(costs, 1 if cold else None)
+        if tried is None:
             return None
-        planned = _gains(free, best)
-        chain = free.chain
-        begun = chain.depth if chain is not None and chain.head == name else 0
-
-        requests = candidates.requests.tolist()
-
-        def worth(j: int) -> float:
-            lost = planned.get(requests[j], (None, 0.0))[1]
-            return (
-                candidates.survival.item(j, begun if candidates.survival.shape[1] > begun else 0)
-                - lost
-                - candidates.catch_up_ms(j) * best.goodput
-            )
-
-        j = max(range(len(candidates)), key=worth)
-        place = requests[j]
-        instead, lost = planned.get(place, (None, 0.0))
-        swap = _swap(candidates, j, ids[place], instead, best, costs, begun)
-        if swap is None:
-            return None
-        before = 0 if instead is None else best.lengths.item(instead)
-        rows = best.rows - before + swap.allotment.length
-        rows_ms = costs.item(rows) - costs.item(best.rows)
-        cost = max(0.0, swap.ms + rows_ms + (lost - swap.gain) / best.goodput)
         subject = beyond(name) if begun else name
-        if not self._probing.affordable(cost):
+        if not self._probing.affordable(tried.cost):
             self._probing.put_off(subject)
             return None
-        self._probing.fire(subject, cost)
-        behind = 0 if candidates.catch_up is None else candidates.catch_up.item(j)
-        if behind > COLD_ROWS:
-            self._pursued = (ids[place], name, behind)
+        self._probing.fire(subject, tried.cost)
+        if cold:
+            self._pursued = swaps.behind(tried)
         if not begun:
-            self._paid, self._probed = (name, swap.ms, swap.ms), True
-        return swap
+            self._paid, self._probed = (name, tried.ms, tried.ms), True
+        return swaps.probe(tried)
 
 
-def _swap(
-    candidates: Choices,
-    j: int,
-    request: int,
-    instead: int | None,
-    best: Allocation,
-    costs: Table,
-    begun: int,
-) -> Swap | None:
-    """A short draft of candidate j, or one a little deeper than the drafter's pass of depth
-    `begun`; None without room for it."""
-    before = 0 if instead is None else best.lengths.item(instead)
-    most = begun + DEEPER_LENGTH if begun else PROBE_LENGTH
-    length = min(most, candidates.longest.item(j), len(costs) - 1 - best.rows + before)
-    if length <= begun:
-        return None
-    name = candidates.drafter(j)
-    price = candidates.price(candidates.who.item(j))
-    if begun:
-        ms = price.per_depth * (length - begun)
-    else:
-        ms = price.ms(1, length) + candidates.catch_up_ms(j)
-    gain = float(candidates.survival[j, :length].sum())
-    return Swap(candidates.requests.item(j), Allotment(request, name, length), instead, gain, ms)
+class _Swaps:
+    """What the candidates of a drafter would change: each drafts a little in the place of what is
+    planned for its request, or a little deeper than the drafter's pass, which is `begun` deep.
 
+    lengths, gain: [n], tokens that they draft, and expect to be accepted; before, lost: the same of
+    what is planned; instead: [n], the choices that give way, -1 for none."""
 
-def _forgone_ms(instead: int | None, lost: float, best: Allocation, costs: Table) -> float:
-    """What a step is worth less in which the planned draft of a request is not verified, and `lost`
-    tokens are not accepted."""
-    if instead is None:
-        return 0.0
-    saved = costs.item(best.rows) - costs.item(best.rows - best.lengths.item(instead))
-    return max(0.0, lost / best.goodput - saved)
+    def __init__(
+        self, candidates: Choices, begun: int, free: Choices, best: Allocation, ids: Sequence[int]
+    ) -> None:
+        lengths = np.minimum(candidates.longest, begun + DEEPER_LENGTH if begun else PROBE_LENGTH)
+        usable = np.flatnonzero(lengths > begun)
+        self.candidates, self.begun, self.best, self.ids = candidates.take(usable), begun, best, ids
+        self.lengths: Lengths = lengths[usable]
+        survival = self.candidates.survival
+        drafted = survival * (np.arange(survival.shape[1]) < self.lengths[:, None])
+        self.gain: Table = np.add.reduce(drafted, axis=1)
+        instead, drafting = np.full(len(ids), -1), np.flatnonzero(best.lengths)
+        instead[free.requests[drafting]] = drafting
+        self.instead: Lengths = instead[self.candidates.requests]
+        self.before: Lengths = np.append(best.lengths, 0)[self.instead]
+        self.lost: Table = np.append(gains(free, best.lengths), 0.0)[self.instead]
 
+    def trial(self, costs: Table, most: int | None = None) -> Trial | None:
+        """The cheapest trial; None without room."""
+        found = self.candidates
+        if not len(found):
+            return None
+        price = found.price(found.who.item(0))
+        own_ms, pass_ms = np.zeros(len(found)), 0.0
+        deepest = int(np.maximum.reduce(self.lengths))
+        if not self.begun:
+            own_ms, pass_ms = catch_up_ms(found) + price.per_request, price.fixed
+        pass_ms += price.per_depth * (deepest - self.begun)
+        more = self.lengths - self.before
+        return trial(more, self.gain - self.lost, own_ms, pass_ms, costs, self.best, most)
 
-def _gains(free: Choices, best: Allocation) -> dict[int, tuple[int, float]]:
-    """By place in the batch, the choice that drafts for it and its expected accepted tokens."""
-    lengths = best.lengths.tolist()
-    return {
-        free.requests.item(i): (i, float(free.survival[i, :length].sum()))
-        for i, length in enumerate(lengths)
-        if length
-    }
+    def probe(self, tried: Trial) -> Probe:
+        """The trial as a change of the plan."""
+        lengths, swaps = self.best.lengths.copy(), list[Swap]()
+        for j in tried.picked.tolist():
+            place, instead = self.candidates.requests.item(j), self.instead.item(j)
+            if instead >= 0:
+                lengths[instead] = 0
+            allotment = Allotment(self.ids[place], self.candidates.drafter(j), self.lengths.item(j))
+            swaps.append(Swap(place, allotment))
+        gain = float(np.add.reduce(self.gain[tried.picked]))
+        return Probe(lengths, not self.begun, tuple(swaps), gain, tried.ms)
 
+    def behind(self, tried: Trial) -> tuple[int, str, int]:
+        """The first request that is tried, the drafter, and the rows that this lacks of it."""
+        j, catch_up = tried.picked.item(0), self.candidates.catch_up
+        rows = 0 if catch_up is None else catch_up.item(j)
+        return self.ids[self.candidates.requests.item(j)], self.candidates.drafter(j), rows
 
-def _at_full_depth(free: Choices, best: Allocation) -> frozenset[int]:
-    """Places in the batch whose drafts reach the end of the shared pass."""
-    chain = free.chain
-    if chain is None:
-        return frozenset()
-    heads = free.places(chain.head)
-    return frozenset(free.requests[heads[best.lengths[heads] >= chain.depth]].tolist())
+    def forgone_ms(self, costs: Table) -> float:
+        """What a step is worth less in which the first candidate's planned draft is not verified,
+        and the tokens that it would bring are lost."""
+        rows, saved = self.best.rows, self.before.item(0)
+        saved_ms = costs.item(rows) - costs.item(rows - saved)
+        return max(0.0, self.lost.item(0) / self.best.goodput - saved_ms)

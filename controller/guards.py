@@ -105,10 +105,11 @@ class HarmGuard:
 
 
 class _Account:
-    __slots__ = ("drafted", "dwell", "left", "net", "price")
+    __slots__ = ("drafted", "dwell", "left", "net", "price", "square")
 
     def __init__(self) -> None:
         self.net = 0.0
+        self.square = 0.0
         self.price = 0.0
         self.drafted = 0
         self.left = 0
@@ -119,7 +120,8 @@ class RequestGuard:
     """Stops drafting for a request that keeps paying more than it gets (adversarial text).
 
     Each live draft adds accepted - price * drafted tokens, price in tokens per row. After at
-    least 16 drafted tokens a net of -4 stands the request down for 32 steps, doubling to 512.
+    least 16 drafted tokens a net of -4 by more than one standard error (two misses of long drafts
+    that else hit in full are no loss yet) stands the request down for 32 steps, doubling to 512.
     Shadow scores that would have gained 4 tokens at the same price lift that, each time in a row
     twice as many; drafts that gain 8 tokens live clear the record."""
 
@@ -136,14 +138,18 @@ class RequestGuard:
                 self.down.discard(self._accounts.popitem(last=False)[0])
         account.price = price
         account.drafted += drafted
-        account.net = min(account.net + accepted - price * drafted, REQUEST_CREDIT)
+        gain = accepted - price * drafted
+        account.net = min(account.net + gain, REQUEST_CREDIT)
+        account.square += gain * gain
         if account.net == REQUEST_CREDIT:
             account.dwell = REQUEST_DWELL
-        if account.drafted >= REQUEST_TRIAL and account.net < -REQUEST_LOSS:
+            account.square = 0.0
+        doubt = math.sqrt(account.square)
+        if account.drafted >= REQUEST_TRIAL and account.net + doubt < -REQUEST_LOSS:
             account.left = account.dwell
             self.down.add(request)
             account.dwell = min(2 * account.dwell, REQUEST_LONGEST)
-            account.net = 0.0
+            account.net = account.square = 0.0
             account.drafted = 0
 
     def shadow(self, request: int, accepted: int) -> None:

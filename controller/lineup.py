@@ -14,6 +14,7 @@ from controller.contract import BatchView, Offer, Setting
 from controller.cost import CostModel
 from controller.mixing import Grid, Mix, chained, mix, read_tails, worth_of
 from controller.planner import drafting_ms, surplus
+from controller.pricing import Price
 from controller.usable import BY_CONTROLLER, Usable, usable
 
 
@@ -71,23 +72,21 @@ def line_up(
     acceptance: Acceptance,
     cost: CostModel,
     *,
-    price: float,
-    row_price: float,
+    price: Price,
     held: bool,
     down: Container[int],
     blocks: Callable[[int], bool],
     models: Sequence[str] = (),
     tails: Sequence[str] = (),
 ) -> Lineup:
-    """Apply the precedence and the caps. price (tokens per ms) and row_price (tokens per row)
-    choose among several drafters of a request. held: the harm guard is active; down: requests that
-    may be stood down, blocks(request): this one is. models: drafters that share a pass. tails: who
-    may continue their drafts."""
+    """Apply the precedence and the caps. price: chooses among several drafters of a request. held:
+    the harm guard is active; down: requests that may be stood down, blocks(request): this one is.
+    models: drafters that share a pass. tails: who may continue their drafts."""
     found = usable(batch, offers, setting, enabled, acceptance, cost)
     choices = found.choices
     if not len(choices):
         return Lineup(choices, [], choices, found.forced, 0, choices, lambda: choices.requests)
-    mixed, wanted = _pick(found, batch, enabled, acceptance, models, tails, price, row_price)
+    mixed, wanted = _pick(found, batch, enabled, acceptance, models, tails, price)
     places = (mixed.picked >= 0).nonzero()[0]
     every = mixed.picked[places]
     fixed: list[tuple[int, int]] = []
@@ -121,14 +120,13 @@ def _pick(
     acceptance: Acceptance,
     models: Sequence[str],
     tails: Sequence[str],
-    price: float,
-    row_price: float,
+    price: Price,
 ) -> tuple[Mix, Lengths | None]:
     """The choice of each request, and the lengths that somebody asked for."""
     choices, wanted, n = found.choices, found.wanted, len(batch.requests)
     modelled = any([name in choices.names for name in models])
     if n == 1 and wanted is None and found.withheld is None and not modelled:
-        return Mix(np.array([surplus(choices, price, row_price).argmax()]), None), None
+        return Mix(np.array([surplus(choices, price).argmax()]), None), None
     usual = None if found.withheld is None else np.flatnonzero(~found.withheld)
     given: Lengths | None = None
     if wanted is not None:
@@ -138,11 +136,11 @@ def _pick(
     grid = Grid(choices, n, usual)
     if modelled:
         known = read_tails(acceptance, [name for name in tails if name in enabled])
-        mixed = mix(grid, found.room, models, known, price, row_price)
+        mixed = mix(grid, found.room, models, known, price)
     elif choices.alone:
         mixed = Mix(grid.places[0], None)
     else:
-        mixed = Mix(grid.best(worth_of(choices, price, row_price)), None)
+        mixed = Mix(grid.best(worth_of(choices, price)), None)
     if wanted is not None and given is not None:
         _pick_given(mixed.picked, choices, given, wanted)
     return mixed, wanted

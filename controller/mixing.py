@@ -16,6 +16,7 @@ from controller.acceptance import Acceptance
 from controller.choices import Chain, Choices, Lengths, Table
 from controller.contract import Features
 from controller.planner import surplus
+from controller.pricing import Price
 
 LONGEST_TAIL = 8
 TAIL = Features(match_length=3)
@@ -112,10 +113,10 @@ class Grid:
         return found
 
 
-def worth_of(choices: Choices, price: float, row_price: float) -> Table:
+def worth_of(choices: Choices, price: Price) -> Table:
     """[choices + 1], the surplus of each, and -inf behind for `no choice`."""
     worth = np.full(len(choices) + 1, -np.inf)
-    surplus(choices, price, row_price, worth[:-1])
+    surplus(choices, price, worth[:-1])
     return worth
 
 
@@ -124,19 +125,17 @@ def mix(
     caps: Lengths,
     models: Sequence[str],
     tails: Sequence[Tail],
-    price: float,
-    row_price: float,
+    price: Price,
 ) -> Mix:
     """One choice for each request that has any. caps: by choice, how many tokens its request may
-    draft with a tail, 0 where a tail is not allowed. price: tokens per ms; row_price: tokens per
-    row."""
-    worth = worth_of(grid.choices, price, row_price)
+    draft with a tail, 0 where a tail is not allowed."""
+    worth = worth_of(grid.choices, price)
     picked = grid.best(worth)
     rivals = grid.without(models)
     best: tuple[float, Mix] | None = None
     for model in models:
         if model in grid.choices.names:
-            found = _with_model(model, grid, rivals, picked, worth, caps, tails, price, row_price)
+            found = _with_model(model, grid, rivals, picked, worth, caps, tails, price)
             if found is not None and (best is None or found[0] > best[0]):
                 best = found
     return best[1] if best is not None else Mix(picked, None)
@@ -150,8 +149,7 @@ def _with_model(
     worth: Table,
     caps: Lengths,
     tails: Sequence[Tail],
-    price: float,
-    row_price: float,
+    price: Price,
 ) -> tuple[float, Mix] | None:
     """What the model adds at its best depth, in tokens, and the mix with it."""
     choices = grid.choices
@@ -166,14 +164,14 @@ def _with_model(
     other = np.maximum(worth.take(rival, mode="wrap"), 0.0)
     cost, survival = choices.price(code), choices.survival.T.take(mine, 1).T
     depths = np.arange(1, survival.shape[1] + 1)
-    values = np.add.accumulate(np.maximum(survival - row_price, 0.0), axis=1)
-    values -= price * cost.per_request
+    values = np.add.accumulate(np.maximum(survival - price.per_row, 0.0), axis=1)
+    values -= price.per_ms * cost.per_request
     if choices.charges is not None:
-        values -= price * choices.charges[mine][:, None]
-    tail, bonus = _best_tail(survival, caps.take(mine), depths, tails, row_price)
+        values -= price.per_ms * choices.charges[mine][:, None]
+    tail, bonus = _best_tail(survival, caps.take(mine), depths, tails, price.per_row)
     values += bonus
     gains = np.maximum(values - other[:, None], 0.0)
-    total = np.add.reduce(gains, axis=0) - price * (cost.fixed + cost.per_depth * depths)
+    total = np.add.reduce(gains, axis=0) - price.per_ms * (cost.fixed + cost.per_depth * depths)
     depth = int(total.argmax()) + 1
     joins = (rival < 0) | ((gains[:, depth - 1] > 0.0) & (total[depth - 1] > 0.0))
     chosen = picked.copy()

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from controller.choices import Choices, Lengths, Table
+from controller.pricing import Price
 
 MIN_GAIN = 0.01
 """Drafting must be predicted to beat plain decoding by this much."""
@@ -71,6 +73,10 @@ def _best_prefix(costs: Table, tokens: float, choices: Choices, plain: Allocatio
     sums = np.add.accumulate(values)
     sums += tokens
     ms = costs[1:]
+    if choices.chain is not None and choices.chain.filled is not None:
+        unfilled = _unfilled(rising, count, choices, choices.chain.filled)
+        sums -= unfilled.tokens
+        ms = np.interp(np.arange(1.0, count + 1) - unfilled.rows, np.arange(count + 1), costs)
     if choices.costly:
         ms = ms + _drafting_ms(rising, count, choices)
     goodput = sums / ms
@@ -91,11 +97,20 @@ def _best_prefix(costs: Table, tokens: float, choices: Choices, plain: Allocatio
 def _best_length(costs: Table, tokens: float, choices: Choices, plain: Allocation) -> Allocation:
     """The best cut of one draft: its positions are in order already."""
     count = len(costs) - 1
-    sums = np.add.accumulate(choices.survival[0, :count])
-    sums += tokens
+    values = choices.survival[0, :count]
     code = choices.who.item(0)
     price, own = choices.price(code), choices.own_ms
-    ms = costs[1 : len(sums) + 1] + (price.fixed + (own.item(0) if own is not None else 0.0))
+    ms = costs[1 : len(values) + 1]
+    chain = choices.chain
+    if chain is not None and chain.filled is not None and choices.names[code] == chain.head:
+        shares = np.ones(len(values))
+        ends = shares[chain.depth : chain.depth + len(chain.filled)]
+        ends *= chain.filled[: len(ends)]
+        values = values * shares
+        ms = np.interp(np.add.accumulate(shares), np.arange(len(costs)), costs)
+    sums = np.add.accumulate(values)
+    sums += tokens
+    ms = ms + (price.fixed + (own.item(0) if own is not None else 0.0))
     if price.per_depth:
         passes = np.arange(1, len(ms) + 1)
         ms += price.per_depth * np.minimum(passes, choices.depth(code, len(ms)))
@@ -105,6 +120,32 @@ def _best_length(costs: Table, tokens: float, choices: Choices, plain: Allocatio
         return plain
     lengths = np.array([best + 1], np.intp)
     return Allocation(lengths, best + 1, sums.item(best), ms.item(best), plain.ms, tokens)
+
+
+class _Unfilled(NamedTuple):
+    """[count], of the best 1, 2, ... positions: tokens and rows that do not come because a tail has
+    nothing to add."""
+
+    tokens: Table
+    rows: Table
+
+
+def _unfilled(rising: Table, count: int, choices: Choices, filled: Table) -> _Unfilled:
+    """What the positions of tails lack of drafted ones. rising: all survivals, sorted. Positions
+    that are as good as each other are taken together."""
+    chain = choices.chain
+    assert chain is not None
+    ends = choices.survival.T[chain.depth : chain.depth + len(filled)]
+    ends = ends[:, choices.who == choices.names.index(chain.head)]
+    places, _ = np.nonzero(ends)
+    values = ends[ends > 0.0]
+    missing = 1.0 - filled[places]
+    ranks = len(rising) - rising.searchsorted(values, "right")
+    kept = ranks < count
+    ranks, missing = ranks[kept], missing[kept]
+    tokens = np.bincount(ranks, values[kept] * missing, count)
+    rows = np.bincount(ranks, missing, count)
+    return _Unfilled(np.add.accumulate(tokens), np.add.accumulate(rows))
 
 
 def _drafting_ms(rising: Table, count: int, choices: Choices) -> Table:
@@ -137,16 +178,14 @@ def _drafting_ms(rising: Table, count: int, choices: Choices) -> Table:
     return np.add.accumulate(due[:count])
 
 
-def surplus(choices: Choices, price: float, row_price: float, out: Table | None = None) -> Table:
+def surplus(choices: Choices, price: Price, out: Table | None = None) -> Table:
     """[n], the expected tokens of each choice beyond what its rows and its own part of the
-    drafting are worth.
-
-    price: tokens per ms that the time is worth; row_price: tokens that a row is worth. Of several
-    drafters for a request the one with the largest surplus is the best at that price."""
-    gain = choices.survival - row_price
+    drafting are worth. Of several drafters for a request the one with the largest surplus is the
+    best at that price."""
+    gain = choices.survival - price.per_row
     gains: Table = np.add.reduce(np.maximum(gain, 0.0, out=gain), axis=1, out=out)
     if choices.own_ms is not None:
-        gains -= price * choices.own_ms
+        gains -= price.per_ms * choices.own_ms
     return gains
 
 
@@ -174,18 +213,26 @@ def expected(
     costs: Table, tokens: float, choices: Choices, lengths: Lengths
 ) -> tuple[float, float]:
     """Expected tokens and ms of a step with the given lengths, tails filled as usual."""
-    survival = choices.survival
-    kept = survival * (np.arange(survival.shape[1]) < lengths[:, None])
+    kept = gains(choices, lengths)
     rows = float(np.add.reduce(lengths))
     chain = choices.chain
     if chain is not None and chain.filled is not None:
+        beyond = np.arange(1, len(chain.filled) + 1) + chain.depth
+        drafted = lengths[choices.places(chain.head)][:, None] >= beyond
+        rows -= float(np.add.reduce(drafted * (1.0 - chain.filled), axis=None))
+    ms = float(np.interp(rows, np.arange(len(costs)), costs))
+    return tokens + float(np.add.reduce(kept)), ms + drafting_ms(choices, lengths)
+
+
+def gains(choices: Choices, lengths: Lengths) -> Table:
+    """[n], the expected accepted tokens of each choice at its length, tails filled as usual."""
+    survival = choices.survival
+    kept = survival * (np.arange(survival.shape[1]) < lengths[:, None])
+    chain = choices.chain
+    if chain is not None and chain.filled is not None:
         heads = choices.places(chain.head)
-        tails = kept[heads, chain.depth : chain.depth + len(chain.filled)]
-        missing = 1.0 - chain.filled[: tails.shape[1]]
-        tokens -= float(np.add.reduce(tails * missing, axis=None))
-        rows -= float(np.add.reduce((tails > 0.0) * missing, axis=None))
-    gained = float(np.add.reduce(kept, axis=None))
-    return tokens + gained, costs.item(round(rows)) + drafting_ms(choices, lengths)
+        kept[heads, chain.depth : chain.depth + len(chain.filled)] *= chain.filled
+    return np.add.reduce(kept, axis=1)
 
 
 def drafting_ms(choices: Choices, lengths: Lengths) -> float:

@@ -9,7 +9,8 @@ import numpy as np
 
 from controller.choices import Choices, Lengths, Table
 from controller.contract import NONE, Allotment
-from controller.planner import Allocation
+from controller.planner import Allocation, gains
+from controller.trials import catch_up_ms, trial
 
 SHORTEST, LONGEST = 4, 512
 BUDGET = 0.004
@@ -22,40 +23,23 @@ SUBJECTS = (NONE, DEEPER, BEYOND)
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """An allotment in the place of the planned one. place: of the request in the batch. instead:
-    the choice that gives way, if the request had one. gain and ms: expected tokens, and time beside
-    the rows."""
+    """An allotment in the place of the planned one. place: of the request in the batch."""
 
     place: int
     allotment: Allotment
-    instead: int | None
-    gain: float
-    ms: float
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A change of the plan for information. choice: index of the choice that drafts `more` tokens
-    than planned. swap: a draft that no choice has. Without either all drafts are dropped to measure
-    plain decoding. idle: the drafter would not have run at all."""
+    """A change of the plan for information. lengths: of the free choices, as the probe has them.
+    idle: the drafter would not have run at all. swaps: drafts that no choice has; gain and ms:
+    their expected tokens, and the time that they take."""
 
-    choice: int | None = None
-    more: int = 0
+    lengths: Lengths
     idle: bool = False
-    swap: Swap | None = None
-
-    def apply(self, lengths: Lengths) -> Lengths:
-        """The planned lengths as the probe changes them."""
-        if self.swap is not None:
-            changed = lengths.copy()
-            if self.swap.instead is not None:
-                changed[self.swap.instead] = 0
-            return changed
-        if self.choice is None:
-            return np.zeros_like(lengths)
-        changed = lengths.copy()
-        changed[self.choice] += self.more
-        return changed
+    swaps: tuple[Swap, ...] = ()
+    gain: float = 0.0
+    ms: float = 0.0
 
 
 def deeper(drafter: str) -> str:
@@ -139,7 +123,7 @@ class Probing:
             cost = costs.item(0) - best.plain_tokens / best.goodput
             if self.affordable(cost):
                 self.fire(NONE, cost)
-                return Probe(None)
+                return Probe(np.zeros_like(best.lengths))
         drafts, ended = [0] * len(choices.names), [0] * len(choices.names)
         who, longest = choices.who.tolist(), choices.longest.tolist()
         for code, length, most in zip(who, best.lengths.tolist(), longest, strict=True):
@@ -165,27 +149,31 @@ class Probing:
     def _try(
         self, mine: Lengths, idle: bool, choices: Choices, costs: Table, best: Allocation
     ) -> Probe | None:
-        """The most promising of a drafter's choices, some tokens deeper than planned; idle: the
-        drafter does not run at all."""
-        worth = choices.survival[mine, 0]
-        if choices.catch_up is not None:
-            per_row = choices.price(choices.who.item(mine[0])).per_row
-            worth = worth - choices.catch_up[mine] * per_row * best.goodput
-        i = int(mine[worth.argmax()])
-        planned, code = best.lengths.item(i), choices.who.item(i)
-        more = min(PROBE_LENGTH, choices.longest.item(i) - planned, len(costs) - 1 - best.rows)
-        if more < 1:
+        """Some of a drafter's choices some tokens deeper than planned, as far as the draft goes;
+        idle: the drafter does not run at all."""
+        found = choices.take(mine)
+        planned, code = best.lengths[mine], choices.who.item(mine[0])
+        lengths = np.minimum(planned + PROBE_LENGTH, found.longest)
+        price, before = choices.price(code), int(np.maximum.reduce(planned))
+        depth = choices.depth(code, int(np.maximum.reduce(lengths)))
+        if idle:
+            own_ms = catch_up_ms(found) + price.per_request
+            pass_ms = price.ms(1, depth) - price.per_request
+        else:
+            own_ms = np.zeros(len(mine))
+            pass_ms = price.per_depth * max(0, depth - choices.depth(code, before))
+        gain = gains(found, lengths) - gains(found, planned)
+        tried = trial(lengths - planned, gain, own_ms, pass_ms, costs, best)
+        if tried is None or not tried.rows:
             return None
-        gain = float(np.add.reduce(choices.survival[i, planned : planned + more]))
-        cost = costs.item(best.rows + more) - costs.item(best.rows) - gain / best.goodput
-        price = choices.price(code)
-        depth = choices.depth(code, planned + more) - choices.depth(code, planned)
-        cost += price.ms(1, depth) + choices.catch_up_ms(i) if idle else price.per_depth * depth
-        cost = max(0.0, cost)
-        if not self.affordable(cost):
+        subject = choices.names[code] if idle else deeper(choices.names[code])
+        if not self.affordable(tried.cost):
+            self.put_off(subject)
             return None
-        self.fire(choices.names[code] if idle else deeper(choices.names[code]), cost)
-        return Probe(i, more, idle)
+        self.fire(subject, tried.cost)
+        changed, picked = best.lengths.copy(), tried.picked
+        changed[mine[picked]] = lengths[picked]
+        return Probe(changed, idle)
 
     def report(self) -> dict[str, object]:
         share = self._spent / self._elapsed if self._elapsed else 0.0

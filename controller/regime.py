@@ -47,11 +47,6 @@ class Regime:
         """The smoothed inputs by name, empty before the first step."""
         return self._averages.means()
 
-    @property
-    def row_cost(self) -> float:
-        """Tokens that a drafted row costs, smoothed."""
-        return self._averages.row_cost
-
     def update(self, sample: Sample) -> None:
         """Take in one planned step."""
         self._since += 1

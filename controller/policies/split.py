@@ -93,7 +93,7 @@ class Split:
         wishes = {request.id for request in batch.requests if request.wish != NO_WISH}
         found: dict[int, Allotment] = {}
         decisions: list[Decision] = []
-        probe: int | None = None
+        probes: frozenset[int] = frozenset()
         for arm in self.arms:
             own = tuple([number for number, owner in owners.items() if owner is arm])
             if not own:
@@ -109,11 +109,11 @@ class Split:
             found |= {one.request: one for one in plan.allotments if owners[one.request] is arm}
             if plan.decision is not None:
                 decisions.append(arm.tagged(plan.decision, own))
-            probe = plan.probe if probe is None else probe
+            probes |= plan.probes
         allotments = tuple(
             [found.get(one.id) or Allotment(one.id, NONE, 0) for one in batch.requests]
         )
-        return Plan(allotments, decisions[0] if decisions else None, probe)
+        return Plan(allotments, decisions[0] if decisions else None, probes)
 
     # --- learning -----------------------------------------------------------------------------
 

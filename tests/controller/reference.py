@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from controller.contract import Offer, Plan, RequestView
 from controller.controller import AdaptiveController
 from controller.planner import MIN_GAIN
+from controller.pricing import Price
 
 
 def chosen(
     controller: AdaptiveController,
     requests: Sequence[RequestView],
     offers: Sequence[Offer],
-    price: float,
-    row_price: float,
+    price: Price,
 ) -> dict[int, tuple[Offer, list[float]]]:
     """By request, the offer of the largest surplus at these prices and its S_1, S_2, ..."""
     longest = controller.setting.max_draft_length
@@ -34,8 +34,8 @@ def chosen(
             survival = controller.acceptance.survival(
                 request.id, offer.drafter, offer.features, length
             )
-            worth = sum(max(s - row_price, 0.0) for s in survival)
-            worth -= price * controller.cost.draft_price(offer.drafter).per_request
+            worth = sum(max(s - price.per_row, 0.0) for s in survival)
+            worth -= price.per_ms * controller.cost.draft_price(offer.drafter).per_request
             if worth > best:
                 best, found[request.id] = worth, (offer, survival)
     return found

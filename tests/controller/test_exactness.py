@@ -18,7 +18,7 @@ from controller.contract import (
     StepOutcome,
     Wish,
 )
-from controller.controller import AdaptiveController
+from controller.controller import ROW_COST_ROWS, AdaptiveController
 from controller.cost import CostModel
 from tests.controller.reference import best_goodput, chosen, goodput, planned
 
@@ -109,8 +109,11 @@ def test_the_plan_is_as_good_as_the_slow_reference(size: int, drafters: int) -> 
         for _ in range(6):
             requests, offers = world.inputs()
             room = world.random.choice((0, 3, 20, 128))
-            price, row_price = controller._price, controller._journal.regime.row_cost
-            choice = chosen(controller, requests, offers, price, row_price)
+            context = sum(one.context_len for one in requests)
+            verify_ms, row_ms = controller.cost.row_ms(size, ROW_COST_ROWS * size, context)
+            plain_ms = verify_ms + controller.cost.overhead_ms(size, False)
+            price = controller._pricing.at(size, plain_ms, row_ms)
+            choice = chosen(controller, requests, offers, price)
             choice = {
                 i: one for i, one in choice.items() if i not in controller._request_guard.down
             }
@@ -149,7 +152,7 @@ def test_the_order_of_requests_and_offers_does_not_change_the_plan() -> None:
         order = {name: i for i, name in enumerate(DRAFTERS)}
         mixed.sort(key=lambda one: (one.request * 7 % 12, order[one.drafter]))
         other = again.controller.plan(BatchView(world.step, shuffled, 0, 64), mixed)
-        if plan.probe is None and other.probe is None:
+        if not plan.probes and not other.probes:
             by_request = {one.request: one for one in other.allotments}
             assert [by_request[one.request] for one in plan.allotments] == list(plan.allotments)
 
@@ -173,5 +176,5 @@ def test_nobody_who_asked_for_a_drafter_is_probed() -> None:
         asked = [one._replace(wish=Wish(drafter="suffix")) for one in requests]
         world.step += 1
         plan = world.controller.plan(BatchView(world.step, asked, 0, 64), offers)
-        assert plan.probe is None
+        assert not plan.probes
     assert world.controller._probing.report()["count"] == before

@@ -27,6 +27,7 @@ from controller.draft_cost import DraftCost, DraftPrice
 from controller.exploring import DOUBT, LEAST_MS, LONGEST_MS, ROWS, Explorer
 from controller.lineup import Lineup, line_up
 from controller.planner import Allocation, allocate
+from controller.pricing import Price
 from controller.probing import BUDGET, SHORTEST, Probing
 from controller.usable import COLD_ROWS, TRUST
 from tests.controller.mixed_engine import BESIDE_MS, MODEL, PLAIN_MS, SUFFIX, MixedWorld, Rates
@@ -158,7 +159,7 @@ def test_an_unknown_cold_model_is_tried_on_the_request_that_it_lacks_least_of() 
         plan = controller.plan(batch(*views, step=step), offers)
         asked = [one for one in plan.allotments if one.length]
         given += asked
-        assert plan.probe == (asked[0].request if asked else None)
+        assert plan.probes == {one.request for one in asked}
         results = tuple(RequestOutcome(i, NONE, 0, 0, 1) for i in range(3))
         proposals = tuple(Proposal(MODEL, 0, 0, 2.0, 40) for _ in asked)
         ms = 2.0 * len(proposals)
@@ -261,8 +262,8 @@ def test_each_step_of_a_probe_is_charged_what_it_took_within_bounds(taken: list[
     lineup, costs, best = cold(rows)
     probes = [explorer.select(lineup, costs, best, [1]) for _ in range(SHORTEST)]
     assert probes[-1] is not None
-    assert probes[-1].swap is not None
-    expected = probes[-1].swap.ms
+    assert probes[-1].swaps
+    expected = probes[-1].ms
     most = min(DOUBT * expected + LEAST_MS, LONGEST_MS)
     for ms in taken:
         explorer.measured([Proposal(MODEL, 0, 0, ms, 256)])
@@ -287,8 +288,7 @@ def cold(rows: int) -> tuple[Lineup, Table, Allocation]:
         {MODEL},
         Acceptance(),
         cost,
-        price=0.0,
-        row_price=0.0,
+        price=Price(0.0, 0.0),
         held=False,
         down=(),
         blocks=lambda request: False,

@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.choices import Choices
-from controller.planner import MIN_GAIN, Allocation, allocate, surplus, uniform
+from controller.draft_cost import DraftPrice
+from controller.mixing import Pass, Tail, chained
+from controller.planner import MIN_GAIN, Allocation, allocate, expected, surplus, uniform
+from controller.pricing import Price
 from tests.controller.simulated_engine import BF16, FP32, choices, interpolate
 
 RATES = st.lists(st.floats(0.01, 0.99), min_size=1, max_size=5)
@@ -166,7 +169,7 @@ def test_the_room_is_never_exceeded(batch: list[list[float]], room: int) -> None
 def test_the_drafter_with_the_larger_surplus_is_worth_more() -> None:
     wide, sure, short, slow = survival([0.6] * 8), survival([0.9, 0.9]), [0.5], survival([0.9] * 4)
     found = surplus(
-        choices(wide, sure, short, slow, draft_ms=[0.0, 0.0, 0.0, 50.0]), price=0.1, row_price=0.05
+        choices(wide, sure, short, slow, draft_ms=[0.0, 0.0, 0.0, 50.0]), Price(0.1, 0.05)
     )
     assert found[1] > found[0] > found[2] > found[3]
     assert found[2] == pytest.approx(0.45)
@@ -180,3 +183,37 @@ def test_uniform_lengths_respect_caps_and_share_the_room() -> None:
         pytest.approx((3.6, 1.5)),
     ]
     assert uniform(costs[:3], 2.0, found, (3,), 2) == [pytest.approx((2.0 + 1.6 * 2 / 5, 1.2))]
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_positions_of_a_tail_count_by_how_often_they_are_drafted(count: int) -> None:
+    """In tokens and in rows: of all cuts in order of survival the best one is found."""
+    random = np.random.default_rng(count)
+    tails = 0
+    for _ in range(20):
+        found = with_tail(random, count)
+        size = int(found.longest.sum())
+        costs = 10.0 + np.append(0.0, np.cumsum(random.choice([0.01, 0.1, 0.4], size)))
+        best = allocate(costs, float(count), found)
+        assert expected(costs, float(count), found, best.lengths) == pytest.approx(
+            (best.tokens, best.ms)
+        )
+        order = np.argsort(-found.survival, axis=None)[:size] // found.survival.shape[1]
+        cuts = [expected(costs, float(count), found, best.lengths * 0)]
+        for m in range(1, size + 1):
+            given = np.bincount(order[:m], minlength=count)
+            cuts.append(expected(costs, float(count), found, given))
+        goodput = max(tokens / ms for tokens, ms in cuts)
+        plain = count / costs.item(0)
+        assert best.goodput == pytest.approx(goodput if goodput > plain * 1.01 else plain)
+        tails += bool((best.lengths > 2).any())
+    assert tails >= 5
+
+
+def with_tail(random: np.random.Generator, count: int) -> Choices:
+    """A model's drafts of depth 2 for so many requests, continued by a tail."""
+    survival = np.multiply.accumulate(random.uniform(0.5, 0.99, (count, 4)), axis=1)
+    price, who = DraftPrice(0.1, 0.0, 0.3), np.zeros(count, np.intp)
+    heads = Choices(np.arange(count), ("model",), who, survival, np.full(count, 4), [price])
+    tail = Tail("suffix", np.multiply.accumulate(random.uniform(0.7, 0.99, 8)), np.full(8, 0.4))
+    return chained(heads, Pass("model", 2, tail), np.full(count, 12))

@@ -63,7 +63,7 @@ def test_a_drafter_left_out_by_the_plan_is_probed_on_one_request() -> None:
     assert probes[:-1] == [None] * (SHORTEST - 1)
     probe = probes[-1]
     assert probe is not None
-    assert (probe.choice, probe.more, probe.idle) == (1, 3, True)
+    assert (probe.lengths.tolist(), probe.idle) == ([0, 3], True)
 
 
 def test_plain_decoding_is_measured_again_while_everything_drafts() -> None:
@@ -75,7 +75,7 @@ def test_plain_decoding_is_measured_again_while_everything_drafts() -> None:
     assert best.lengths.tolist() == [2]
     probes = [probing.select(found, costs, best) for _ in range(SHORTEST)]
     assert probes[-1] is not None
-    assert probes[-1].choice is None
+    assert probes[-1].lengths.tolist() == [0]
     assert probing.report()["interval_steps"] == {NONE: 2 * SHORTEST}
 
 
@@ -141,10 +141,18 @@ def test_a_request_that_keeps_losing_is_stood_down_and_tried_again() -> None:
     assert not guard.blocks(1)
 
 
+def test_misses_of_long_drafts_that_else_hit_in_full_stand_nobody_down() -> None:
+    guard = RequestGuard()
+    for _ in range(50):
+        for accepted in (0, 0, 12):
+            guard.record(1, drafted=12, accepted=accepted, price=0.25)
+    assert not guard.blocks(1)
+
+
 def test_shadows_that_pay_lift_a_stand_down_and_bad_ones_do_not() -> None:
     guard = RequestGuard()
     for request in (1, 2):
-        for _ in range(4):
+        for _ in range(5):
             guard.record(request, drafted=8, accepted=0, price=0.2)
     for _ in range(3):
         guard.shadow(1, accepted=6)
