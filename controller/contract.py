@@ -8,7 +8,8 @@ What there are hundreds of in every step is a named tuple, the cheapest value to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
@@ -133,13 +134,54 @@ class ShadowScore:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one drafter of a chain got: its own drafted and accepted tokens. The part after one that
-    was not accepted in full was not reached: its tokens count neither way."""
+    """What one drafter of a chain got: its own drafted and accepted tokens, and the chances of
+    those verified (see RequestOutcome). The part after one that was not accepted in full was not
+    reached: its tokens count neither way."""
 
     drafter: str
     drafted: int
     accepted: int
     features: Features = Features()
+    chances: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Margins:
+    """How far a model's best token was ahead of its second best at each place that it drafted, as a
+    difference of logits, also of places that were not verified after all. sampled: the request's
+    tokens are drawn at random, and the margins are those at its temperature."""
+
+    drafter: str
+    sampled: bool
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What a model's draft must promise to be verified, settled before it is drawn.
+
+    A token's chance of being accepted is 1 / (1 + exp(-(bias + slope * margin))), with the margin
+    between 0 and `most`, and `deeper` added to the bias behind the first token. A draft ends before
+    the first token whose chance, times those of the tokens before it, is below `least`. A margin is
+    known before its token is drawn and decides only whether that and what follows is verified, so
+    the law of what is verified is that of the drafts (no later margin is looked at)."""
+
+    least: float
+    bias: float
+    slope: float
+    deeper: float
+    most: float
+
+    def length(self, margins: Sequence[float]) -> int:
+        """How many tokens of a draft with these margins are verified."""
+        survival = 1.0
+        for place, margin in enumerate(margins):
+            held = min(max(margin, 0.0), self.most)
+            power = self.bias + self.slope * held + (self.deeper if place else 0.0)
+            survival /= 1.0 + math.exp(-power)
+            if not survival >= self.least:
+                return place
+        return len(margins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +191,11 @@ class RequestOutcome:
     drafter: as allotted. drafted: tokens really drafted and verified. accepted: drafted tokens
     kept, 0..drafted. committed: tokens added to the text (accepted + 1, fewer when cut). cut: a
     stop or the length limit ended the request inside the accepted run, so positions past it are
-    censored. parts: of a chain, its head and its tail in order, the tail also when it had nothing
-    to add; empty for one drafter alone."""
+    censored. chances: where tokens are drawn without a seed, of each draft that was verified (the
+    accepted ones and, unless it was cut, the first rejected one) the chance that it would be
+    accepted, min(1, p/q), or p(x) of one that was not drawn; else empty. parts: of a chain, its
+    head and its tail in order, the tail also when it had nothing to add; empty for one drafter
+    alone. margins: of a model's draft, whatever of it was verified; None where no model drafted."""
 
     request: int
     drafter: str
@@ -161,6 +206,8 @@ class RequestOutcome:
     features: Features = Features()
     shadows: tuple[ShadowScore, ...] = ()
     parts: tuple[Part, ...] = ()
+    chances: tuple[float, ...] = ()
+    margins: Margins | None = None
 
     @property
     def name(self) -> str:
@@ -263,11 +310,14 @@ class Decision:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One allotment per request of the batch, in the batch's order. decision is None when the
-    plan in force did not change. probe: the request drafted for information only, or None."""
+    plan in force did not change. probes: the requests whose drafts a probe changed.
+    bars: by (drafter, whether a request's tokens are drawn at random), what the drafts of models
+    must promise; without one all that is drafted is verified."""
 
     allotments: tuple[Allotment, ...]
     decision: Decision | None = None
-    probe: int | None = None
+    probes: frozenset[int] = frozenset()
+    bars: Mapping[tuple[str, bool], Bar] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

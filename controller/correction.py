@@ -25,11 +25,12 @@ class Correction:
         self._accepts = self._rejects = self._expected = self._missed = 0.0
         self.odds = 1.0
 
-    def learn(self, rate: float, hit: bool) -> None:
-        """One trial that was expected to succeed with probability `rate`. `odds` follows."""
+    def learn(self, rate: float, hit: float) -> None:
+        """One trial that was expected to succeed with probability `rate`; hit: whether it did, or
+        the chance that it had. `odds` follows."""
         keep = self._keep
         self._accepts = accepts = keep * self._accepts + hit
-        self._rejects = rejects = keep * self._rejects + (not hit)
+        self._rejects = rejects = keep * self._rejects + (1.0 - hit)
         self._expected = expected = keep * self._expected + rate
         self._missed = missed = keep * self._missed + 1.0 - rate
         weight = self._weight
@@ -50,7 +51,7 @@ class Correction:
         self._expected, self._missed = expected, missed
         self._update()
 
-    def learn_many(self, rates: Sequence[float], hits: int) -> None:
+    def learn_many(self, rates: Sequence[float], hits: float) -> None:
         """As many trials as rates in no order, `hits` of which succeeded."""
         trials = len(rates)
         if not trials:

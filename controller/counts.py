@@ -54,6 +54,15 @@ class Counts:
         for k in range(row * POSITIONS, (row + 1) * POSITIONS):
             self.accepted[k] = self.reached[k] = 0.0
 
+    def cut(self, rows: Sequence[int], positions: slice, most: float) -> None:
+        """Cut the memory of these positions to `most` reached; their rates stay."""
+        hits, trials = self.tables()
+        for row in rows:
+            reached = trials[row, positions]
+            kept = most / np.maximum(reached, most)
+            reached *= kept
+            hits[row, positions] *= kept
+
     def tables(self) -> tuple[Table, Table]:
         """(accepted, reached), float64 [rows or more, POSITIONS], the live memory."""
         if self._tables is None:
@@ -74,6 +83,14 @@ class Counts:
         for k in range(at + accepted, at + seen):
             trials[k] = keep * trials[k] + 1.0
             hits[k] *= keep
+
+    def learn_chances(self, row: int, chances: Sequence[float]) -> None:
+        """As many positions as chances, at most POSITIONS, were reached and verified; each had this
+        chance to be accepted."""
+        keep, hits, trials = self.keep, self.accepted, self.reached
+        for k, chance in enumerate(chances, row * POSITIONS):
+            trials[k] = keep * trials[k] + 1.0
+            hits[k] = keep * hits[k] + chance
 
     def learn_many(self, row: int, accepted: Sequence[int], seen: Sequence[int]) -> None:
         """The same for several drafts in no order, at the discount of their mean place."""

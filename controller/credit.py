@@ -8,6 +8,7 @@ from controller.acceptance import Acceptance
 from controller.contract import Part, RequestOutcome
 from controller.guards import RequestGuard
 from controller.mixing import FULL, TAIL, fill_key, tail_key
+from controller.promises import Promises
 
 MOST_LEARNED = 16
 """So many requests of a step teach the acceptance, in rotation: the memory of a bucket is 400
@@ -30,9 +31,10 @@ RESTED = Planned(0.0, looked=False)
 
 
 class Credit:
-    """Teaches the acceptance model and the request guard."""
+    """Teaches the acceptance model, the request guard and what margins promise."""
 
     def __init__(self, acceptance: Acceptance, guard: RequestGuard) -> None:
+        self.promises = Promises()
         self._acceptance = acceptance
         self._guard = guard
         self._next = 0
@@ -53,8 +55,13 @@ class Credit:
         self._next = (self._next + MOST_LEARNED) % count
 
     def _one(self, result: RequestOutcome, planned: Planned | None) -> None:
+        kept_out = None
+        if result.margins is not None:
+            kept_out = self.promises.learn(result, result.margins)
         if result.parts:
             self._chain(result, result.parts, planned)
+        elif kept_out is not None and result.margins is not None:
+            self._cut_short(result, result.margins.drafter, kept_out)
         elif result.drafted:
             self._acceptance.learn(
                 result.request,
@@ -63,6 +70,7 @@ class Credit:
                 result.drafted,
                 result.accepted,
                 result.cut,
+                result.chances,
             )
         for score in result.shadows:
             # Beside a live draft of the same drafter only a score cut off by going live
@@ -79,12 +87,22 @@ class Credit:
                 score.censored,
             )
 
+    def _cut_short(self, result: RequestOutcome, drafter: str, chance: float) -> None:
+        """A model's draft that was accepted as far as it was verified, and ended before a token of
+        this chance: that one was reached too, and counts as its chance."""
+        verified = result.drafted
+        chances = (*(result.chances or (1.0,) * verified), chance)
+        self._acceptance.learn(
+            result.request, drafter, result.features, verified + 1, verified, chances=chances
+        )
+
     def _chain(
         self, result: RequestOutcome, parts: tuple[Part, ...], planned: Planned | None
     ) -> None:
         head, *tails = parts
         learn, request = self._acceptance.learn, result.request
-        learn(request, head.drafter, head.features, head.drafted, head.accepted, result.cut)
+        counts = head.drafted, head.accepted
+        learn(request, head.drafter, head.features, *counts, result.cut, head.chances)
         asked = planned.tails.get(request, 0) if planned is not None else 0
         for tail in tails:
             if asked:
@@ -92,4 +110,5 @@ class Credit:
                 learn(request, fill_key(tail.drafter), FULL, asked, filled)
             if head.accepted == head.drafted:
                 key = tail_key(tail.drafter)
-                learn(request, key, TAIL, tail.drafted, tail.accepted, result.cut)
+                counts = tail.drafted, tail.accepted
+                learn(request, key, TAIL, *counts, result.cut, tail.chances)

@@ -27,6 +27,7 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64)
 DRAFTS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
 FEW_DRAFTS = (0, 1, 3, 6, 12, 16)
 """Draft lengths measured for one or two requests, and for more."""
+FIRST_STEP = " (the first one on a machine compiles for it)"
 BUDGET_S = 40.0
 """After this, only what is measured counts; the model of the cost fills in and learns online."""
 MOST_ROWS = 128
@@ -54,6 +55,7 @@ def cost_points(
     if not fresh:
         cached = _read(path, key)
         if cached is not None:
+            progress(1.0, "Step costs are known from an earlier start")
             return cached, True
     points = measure(executor, pool, max_batch, max_draft_length, progress)
     _write(path, key, points)
@@ -70,6 +72,7 @@ def measure(
     """Median milliseconds of real verify steps over (requests, rows, context).
 
     Short contexts get every shape; one longer context gets the shapes that show its slope."""
+    progress(0.0, "Measuring what a step costs on this machine")
     shapes = _shapes(executor, pool, max_batch, max_draft_length)
     for keys, values in zip(pool.keys, pool.values, strict=True):
         used = max(requests * context for requests, _, context in shapes)
@@ -79,14 +82,17 @@ def measure(
     points: list[CostPoint] = []
     begin = time.perf_counter()
     for index, (requests, drafted, context) in enumerate(shapes):
-        if points and time.perf_counter() - begin > BUDGET_S:
+        spent = (time.perf_counter() - begin) / BUDGET_S
+        if points and spent > 1.0:
             break
-        progress(index / len(shapes), f"Measuring step cost: {requests} x {1 + drafted} rows")
+        done = max(index / len(shapes), min(spent, 1.0))
+        told = f"Measuring what a step costs: {requests} x {1 + drafted} rows"
+        progress(done, told + FIRST_STEP if index == 0 else told)
         chunks = _chunks(executor, pool, requests, drafted, context)
         points.append(
             CostPoint(requests, requests * (1 + drafted), context, _typical_ms(executor, chunks))
         )
-    progress(1.0, "Measured step cost")
+    progress(1.0, "Measured what a step costs")
     return points
 
 

@@ -31,6 +31,8 @@ from engine.wire import (
     SetController,
     SetDrafter,
     SetPolicy,
+    StartRecording,
+    StopRecording,
     Tokenize,
     UnloadDrafter,
 )
@@ -89,9 +91,14 @@ def answer(body: CallBody, engine: Engine, text: Text, models: Models | None = N
             return corpus_states(engine.drafting.drafters.values())
         case EncodeCorpus():
             return encode_corpus(text.encode_aside, body)
+        case StopRecording():
+            engine.recorder.stop()
+            return {}
         case LoadDrafter() | UnloadDrafter():
             message = "this engine loads and unloads no drafters."
             raise RequestError("drafter_not_loadable", message, "name")
+        case StartRecording():
+            raise RequestError("invalid_request", "there is nobody to send a recording to.")
 
 
 def set_drafter(engine: Engine, body: SetDrafter, models: Models | None = None) -> DrafterState:

@@ -30,6 +30,7 @@ from engine.wire import (
     LoadDrafter,
     Progress,
     PromptLogprobs,
+    Recorded,
     Reply,
     SetController,
     SetDrafter,
@@ -70,10 +71,13 @@ class EngineClient:
         on_snapshot: Callable[[Snapshot], None],
         on_finished: Callable[[Submit, Finished | Failed], None] | None = None,
         command: Sequence[str] = (),
+        on_recorded: Callable[[Recorded], None] | None = None,
     ) -> None:
+        """on_recorded: hears the parts of recordings, and of the engine's death."""
         self._config = config
         self._log_path = log_path
         self._on_snapshot = on_snapshot
+        self._on_recorded = on_recorded
         self._on_progress: Callable[[Progress], None] | None = None
         self._command = command
         self._child: Child | None = None
@@ -222,6 +226,7 @@ class EngineClient:
         """End the requests of a dead engine, or keep them for the next one."""
         self._requests.outlive(death, self.hello.max_batch if self.hello else None)
         self._replies.fail(*away(self.state))
+        self._note_recorded(Recorded("", b"", "engine_died"))
         if waiting := self.active:
             log.info("%d requests wait for the next engine", waiting)
             if self._patience is None:
@@ -247,6 +252,8 @@ class EngineClient:
                 self._requests.deliver(message)
             case Reply():
                 self._replies.deliver(message)
+            case Recorded():
+                self._note_recorded(message)
             case Snapshot():
                 with logged("a snapshot"):
                     self._on_snapshot(message)
@@ -266,6 +273,11 @@ class EngineClient:
                     self._sources[name] = model.source
             elif model.state == "unloaded" and asked is not None:
                 self._sources[name] = "off"
+
+    def _note_recorded(self, recorded: Recorded) -> None:
+        if self._on_recorded is not None:
+            with logged("a part of a recording"):
+                self._on_recorded(recorded)
 
     def _note_progress(self, progress: Progress) -> None:
         self.progress = progress

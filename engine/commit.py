@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from controller.contract import NONE, Features, Part, RequestOutcome, ShadowScore
+from controller.contract import NONE, Features, Margins, Part, RequestOutcome, ShadowScore
 from engine.drafters.base import Committed
 from engine.drafts import Draft
 from engine.errors import RequestError
@@ -27,6 +27,8 @@ class _Decoded(NamedTuple):
     drafted: int
     accepted: int
     parts: tuple[Part, ...]
+    chances: tuple[float, ...]
+    margins: Margins | None
 
 
 class _Parts:
@@ -51,12 +53,14 @@ class _Parts:
             found.append((drafter, drafted, accepted))
         return found
 
-    def credit(self, kept: int, features: Features) -> tuple[Part, ...]:
-        """The parts of a draft that a tail was asked to continue; features: of its head."""
+    def credit(self, kept: int, features: Features, chances: tuple[float, ...]) -> tuple[Part, ...]:
+        """The parts of a draft that a tail was asked to continue; features: of its head; chances:
+        of the verified tokens."""
         if len(self._drafted) < 2:
             return ()
         head, tail = self.counts(kept)
-        return Part(*head, features), Part(*tail)
+        own = head[1]
+        return Part(*head, features, chances[:own]), Part(*tail, chances=chances[own:])
 
 
 class Commit:
@@ -85,10 +89,11 @@ class Commit:
         tail: str,
         draft: Draft,
         features: Features,
+        margins: Margins | None = None,
     ) -> None:
         """Commit a verify step of one request: the accepted run and the target's own token, or
         what comes before the first bad row. drafter: who drafted, or "none"; tail: who continued
-        it, where it has a head."""
+        it, where it has a head; margins: of what a model drafted."""
         _check(request, result)
         drafted, accepted = len(draft), result.accepted
         parts = _Parts(drafter, tail, draft)
@@ -96,8 +101,10 @@ class Commit:
         kept = min(accepted, committed)
         request.count(parts.name, drafted, kept, parts.counts(kept))
         cut = committed <= accepted
+        chances = result.chances[: kept + (not cut)]  # of all when every draft was accepted
+        credited = parts.credit(kept, features, chances)
         self._decoded.append(
-            _Decoded(len(self._lessons), cut, features, drafted, kept, parts.credit(kept, features))
+            _Decoded(len(self._lessons), cut, features, drafted, kept, credited, chances, margins)
         )
         own = drafted if draft.head is None else draft.head
         lesson = self._lesson(request, committed, own, min(kept, own))
@@ -141,8 +148,10 @@ class Commit:
                 features=features,
                 shadows=scores[place],
                 parts=parts,
+                chances=chances,
+                margins=margins,
             )
-            for place, cut, features, drafted, accepted, parts in self._decoded
+            for place, cut, features, drafted, accepted, parts, chances, margins in self._decoded
             for lesson in (self._lessons[place],)
         ]
 

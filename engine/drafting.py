@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from controller.contract import (
     NONE,
     Allotment,
+    Bar,
     BatchView,
     Controller,
     DrafterInfo,
@@ -152,23 +153,24 @@ class Drafting:
             log.exception("the controller failed to plan step %d", step)
             return Plan(tuple(Allotment(request.id, NONE, 0) for request in decoding))
         for one in plan.allotments:
-            if one.length and one.request != plan.probe:  # a probe makes it no drafter of others
+            # A probe makes a drafter nobody's: it need not follow the texts of others for it.
+            if one.length and one.request not in plan.probes:
                 self._used[one.drafter] = self._steps
         return plan
 
     def draft(
         self,
         decoding: Sequence[Request],
-        allotments: Sequence[Allotment],
+        plan: Plan,
         grow: Callable[[Request, int], int],
     ) -> tuple[list[Draft], list[Proposal]]:
         """One draft per decoding request, empty for plain decoding, and what the drafters took for
-        them. Ids the target does not know end a draft at their place. grow(request, rows): how many
-        rows it has pages for."""
+        them. Ids the target does not know end a draft at their place, and so does the plan's bar.
+        grow(request, rows): how many rows it has pages for."""
         drafts = [_NOTHING] * len(decoding)
         asked: dict[str, list[tuple[int, int]]] = {}
         tails: dict[str, list[tuple[int, int, int]]] = {}
-        for index, one in enumerate(allotments):
+        for index, one in enumerate(plan.allotments):
             if one.length < 1 or one.drafter not in self.drafters:
                 continue
             head = min(one.length, self.max_draft_length)
@@ -186,6 +188,8 @@ class Drafting:
             proposed = guarded.propose(requests, lengths)
             for (index, length), draft in zip(some, proposed, strict=True):
                 if draft is not None:
+                    sampled = not decoding[index].draw.greedy
+                    length = min(length, _promising(draft, plan.bars.get((name, sampled))))
                     drafts[index] = draft.cut(min(length, self._known(draft.tokens)))
             ms = 1e3 * (time.perf_counter() - begin)
             if guarded.weighty is None:
@@ -288,3 +292,8 @@ class Drafting:
             if not 0 <= token < self._vocabulary:
                 return place
         return len(tokens)
+
+
+def _promising(draft: Draft, bar: Bar | None) -> int:
+    """How many tokens of a draft the bar lets through. Drafts without margins pass."""
+    return len(draft) if bar is None or not draft.margins else bar.length(draft.margins)

@@ -18,11 +18,16 @@ class Draft:
     must each be a fresh draw from exactly it.
 
     head: how many tokens the first drafter of a chain drafted; the others are its tail's. None for
-    a draft that nobody was asked to continue."""
+    a draft that nobody was asked to continue.
+
+    margins: of a model's draft, how far the best token of the law at each place was ahead of the
+    second best, as a difference of logits at the draw's temperature; each was known before the
+    token of its place was drawn. Kept whole when the draft is cut."""
 
     tokens: list[int] = field(default_factory=list)
     q: Tensor | None = None
     head: int | None = None
+    margins: Sequence[float] = ()
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -33,11 +38,11 @@ class Draft:
             return self
         q = None if self.q is None else self.q[:length]
         head = None if self.head is None else min(self.head, length)
-        return Draft(self.tokens[:length], q, head)
+        return Draft(self.tokens[:length], q, head, self.margins)
 
     def extended(self, tokens: Sequence[int]) -> Draft:
         """The draft continued by a tail, which may be empty."""
-        return Draft([*self.tokens, *tokens], self.q, len(self.tokens))
+        return Draft([*self.tokens, *tokens], self.q, len(self.tokens), self.margins)
 
     def drawn(self, place: int) -> bool:
         """Whether the token there was drawn from a row of q."""

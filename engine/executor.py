@@ -41,14 +41,17 @@ class Verified:
     tokens: its token at each of the 1 + D wanted rows, empty when none was wanted. accepted: how
     many drafts. bad: the first of the rows up to the first mismatch that gives no token, None when
     all do; the drafts before it are accepted. closed: of that row, the logits were finite, but the
-    request's own masks left nothing. scores: of tokens, when asked for. prompt: of the prompt
-    tokens that the chunk's rows predict, when asked for; unsound ones make row 0 bad."""
+    request's own masks left nothing. chances: of each draft to be accepted given those before it,
+    where its tokens are drawn without a seed; else empty. scores: of tokens, when asked for.
+    prompt: of the prompt tokens that the chunk's rows predict, when asked for; unsound ones make
+    row 0 bad."""
 
     request: int
     tokens: list[int]
     accepted: int
     bad: int | None = None
     closed: bool = False
+    chances: tuple[float, ...] = ()
     scores: list[TokenScore] | None = None
     prompt: PromptScores | None = None
 
@@ -56,13 +59,16 @@ class Verified:
 @dataclass(frozen=True, slots=True)
 class Findings:
     """A step's results on their way to the host. tokens int64 [R], accepted int64 [C], sound bool
-    [R]; raw_sound bool [R]: the same before the chain, None when no chain ran; scores: of the
-    chunks that asked, in order; prompts: of the tokens of spans, in order."""
+    [R]; raw_sound bool [R]: the same before the chain, None when no chain ran; chances float32 [N]:
+    of the drafts that the rows `proposed` judge, see Chosen; scores: of the chunks that asked, in
+    order; prompts: of the tokens of spans, in order."""
 
     tokens: Tensor
     accepted: Tensor
     sound: Tensor
     raw_sound: Tensor | None
+    proposed: list[int]
+    chances: Tensor | None
     scores: Scores | None
     spans: list[Span]
     prompts: Scores | None
@@ -88,6 +94,9 @@ class Step:
             found.sound.tolist(),
         )
         raw_sound = sound if found.raw_sound is None else found.raw_sound.tolist()
+        chances = {}
+        if found.chances is not None:
+            chances = dict(zip(found.proposed, found.chances.tolist(), strict=True))
         scores = self._scores()
         prompts = self._prompts()
         results: list[Verified] = []
@@ -114,6 +123,9 @@ class Step:
                     accepted=accepted if bad is None else bad,
                     bad=bad,
                     closed=bad is not None and computed[bad],
+                    chances=tuple([chances[at] for at in range(row, end - 1)])
+                    if row in chances
+                    else (),
                     scores=scores.get(index),
                     prompt=prompt,
                 )
@@ -186,7 +198,7 @@ class Executor:
         raw = None if scored is None else logits.index_select(0, scored)  # the chain changes it
         raw_sound = self._chain.apply(logits, wanted, groups)
         proposed = proposals(wanted, groups, batch.next_drafts, device)
-        tokens, sound = choose(
+        tokens, sound, chances = choose(
             logits, batch.row_draws, batch.row_positions, device, self._generator, proposed
         )
         accepted = accept(tokens, batch.next_drafts, batch.leading)
@@ -199,6 +211,8 @@ class Executor:
             accepted=device.to_host(accepted),
             sound=device.to_host(sound),
             raw_sound=None if raw_sound is None else device.to_host(raw_sound),
+            proposed=[] if proposed is None else proposed.rows,
+            chances=None if chances is None else device.to_host(chances),
             scores=scores,
             spans=spans,
             prompts=None if prompts is None else prompts.to_host(device),

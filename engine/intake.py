@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from controller.contract import NONE, Wish
 from engine.bounds import MAX_SALT, between, check_sampling, invalid
+from engine.draft_models.sources import NAMES
 from engine.draw import Draw
 from engine.errors import RequestError
 from engine.output import Output
@@ -154,6 +155,14 @@ class Intake:
     def check_wish(self, wish: Wish) -> None:
         if wish.drafter not in (None, NONE):
             enabled = self._is_enabled(wish.drafter)
+            if enabled is None and wish.drafter in NAMES:
+                raise RequestError(
+                    "unknown_drafter",
+                    f"drafter {wish.drafter!r} is not loaded. An operator loads it with "
+                    f"`paceline drafter load {wish.drafter}` or POST "
+                    f"/api/drafters/{wish.drafter}/load.",
+                    "speculation.drafter",
+                )
             if enabled is None:
                 raise RequestError(
                     "unknown_drafter",

@@ -14,6 +14,7 @@ from controller.contract import (
     NONE,
     Controller,
     Features,
+    Margins,
     RequestOutcome,
     StepOutcome,
 )
@@ -25,6 +26,7 @@ from engine.drafts import Draft
 from engine.errors import RequestError
 from engine.executor import Executor, Verified
 from engine.meter import Meter
+from engine.recorder import Recorder
 from engine.request import Request
 from engine.scheduler import Scheduler, Work
 from engine.shape import Tapped, weight_bytes
@@ -78,6 +80,7 @@ class Engine:
         self._after = 0.0
         """Seconds that the last step went on after it was measured; they count in the next."""
         self._emit = emit
+        self.recorder = Recorder()
 
     # --- drafters -----------------------------------------------------------------------------
 
@@ -121,6 +124,8 @@ class Engine:
             self._emit(Failed(request.name, "invalid_request", "this id is in use.", "id"))
         else:
             self.scheduler.add(request)
+            if self.recorder.running:
+                self.recorder.arrived(request)
 
     def cancel(self, name: str) -> None:
         """End a request now; its pages are free before the next step."""
@@ -161,11 +166,13 @@ class Engine:
     def _run(self, work: Work) -> None:
         begin = time.perf_counter()
         self.drafting.admit(prefill.request for prefill in work.prefills)
+        if self.recorder.running:
+            self.recorder.begin(self.controller)
         offers = self.drafting.offers(work.decoding)
         offered = time.perf_counter()
         plan = self.drafting.plan(self.steps, work, offers, self._verification.row_limit)
         planned = time.perf_counter()
-        drafts, proposals = self.drafting.draft(work.decoding, plan.allotments, self.scheduler.grow)
+        drafts, proposals = self.drafting.draft(work.decoding, plan, self.scheduler.grow)
         proposals += self.drafting.follow(work.prefills)
         lanes = [
             _Lane(request, allotment.drafter, allotment.tail, draft)
@@ -201,6 +208,8 @@ class Engine:
                 self.controller.observe(outcome)
             except Exception:
                 log.exception("the controller failed to observe step %d", self.steps)
+            if self.recorder.running:
+                self.recorder.step(outcome, work.decoding)
         for request in work.requests:
             if self.scheduler.find(request.name) is not request:
                 continue  # it failed
@@ -274,7 +283,10 @@ class Engine:
                 offer = offers.get((request.id, drafter))
                 features = offer.features if offer is not None else _NO_FEATURES
                 result = by_request[request.id]
-                commit.decoded(request, result, drafter, tail, draft, features)
+                margins = None
+                if draft.margins:
+                    margins = Margins(allotted, not request.draw.greedy, tuple(draft.margins))
+                commit.decoded(request, result, drafter, tail, draft, features, margins)
         for prefill in work.prefills:
             prefill.request.computed += prefill.rows
             if (result := by_request.get(prefill.request.id)) is not None:
@@ -339,5 +351,7 @@ class Engine:
 
     def _forget(self, request: Request, sound: bool) -> None:
         self.scheduler.remove(request, sound)
+        if self.recorder.running:
+            self.recorder.finished(request)
         self.drafting.forget(request.id)
         self.executor.forget(request.id)

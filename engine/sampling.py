@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,10 +19,19 @@ from engine.device import Device
 from engine.draw import Draw
 from engine.greedy import greedy
 from engine.noise import seeded_noise
-from engine.rejection import Proposals, judge
+from engine.rejection import Proposals, judge, likelihood
 
 _LEAST = torch.finfo(torch.float32).tiny
 """Exponential noise is never zero: its logarithm must be finite."""
+
+
+class Chosen(NamedTuple):
+    """Of R rows: tokens int64 [R], and whether each row was sound, bool [R]. chances: float32 [N],
+    of each proposed draft to be accepted; None without any."""
+
+    tokens: Tensor
+    sound: Tensor
+    chances: Tensor | None = None
 
 
 def choose(
@@ -31,33 +41,41 @@ def choose(
     device: Device,
     generator: torch.Generator,
     proposed: Proposals | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Target tokens int64 [R] for logits float32 [R, V], and whether each row was sound [R].
+) -> Chosen:
+    """Target tokens for logits float32 [R, V].
 
-    positions: absolute position of the token that each row draws. proposed: drafts to judge by
-    the p/q rule; an accepted one is its row's token. A row whose largest logit is not finite (NaN
-    anywhere, or nothing left) is unsound; its token means nothing."""
+    positions: absolute position of the token that each row draws. proposed: drafts of these rows;
+    those with a law are judged by the p/q rule, and an accepted one is its row's token. A row whose
+    largest logit is not finite (NaN anywhere, or nothing left) is unsound; its token means
+    nothing."""
     top, tokens = greedy(logits)
     sound = torch.isfinite(top)
     sampled = [row for row, draw in enumerate(draws) if not draw.greedy]
     if not sampled:
-        return tokens, sound
+        return Chosen(tokens, sound)
     rows = device.tensor(sampled, torch.int64)
     kept = [draws[row] for row in sampled]
     scores = filtered(logits.index_select(0, rows), kept, device)
     noise = _noise(scores, kept, [positions[row] for row in sampled], device, generator)
     if proposed is None:
-        drawn = (scores + noise).argmax(dim=-1)
+        drawn = scores.add_(noise).argmax(dim=-1)
+        return Chosen(tokens.index_copy_(0, rows, drawn), sound)
+    place = {row: index for index, row in enumerate(sampled)}
+    where = device.tensor([place[row] for row in proposed.rows], torch.int64)
+    theirs, drafts, q = scores.index_select(0, where), proposed.tokens, proposed.q
+    if q is None:
+        chances = likelihood(theirs, drafts)
+        drawn = scores.add_(noise).argmax(dim=-1)
     else:
-        place = {row: index for index, row in enumerate(sampled)}
-        judged = device.tensor([place[row] for row in proposed.rows], torch.int64)
-        accepted, weights = judge(
-            scores.index_select(0, judged), proposed.tokens, proposed.q, generator
-        )
-        drawn = scores.index_copy_(0, judged, weights).add_(noise).argmax(dim=-1)
-        verdict = torch.where(accepted, proposed.tokens, drawn.index_select(0, judged))
-        drawn = drawn.index_copy_(0, judged, verdict)
-    return tokens.index_copy_(0, rows, drawn), sound
+        n = len(q)
+        judged = judge(theirs[:n], drafts[:n], q, generator)
+        chances = judged.chances
+        if n < len(drafts):
+            chances = torch.cat((chances, likelihood(theirs[n:], drafts[n:])))
+        drawn = scores.index_copy_(0, where[:n], judged.weights).add_(noise).argmax(dim=-1)
+        verdict = torch.where(judged.accepted, drafts[:n], drawn.index_select(0, where[:n]))
+        drawn = drawn.index_copy_(0, where[:n], verdict)
+    return Chosen(tokens.index_copy_(0, rows, drawn), sound, chances)
 
 
 def filtered(logits: Tensor, draws: Sequence[Draw], device: Device) -> Tensor:

@@ -28,6 +28,7 @@ from engine.wire import (
     LoadDrafter,
     LoadPlan,
     Reply,
+    StartRecording,
     Submit,
     Tokenize,
     UnloadDrafter,
@@ -146,14 +147,22 @@ def reply(
 
     def respond(result: object) -> None:
         if isinstance(result, RequestError):
-            error = result
-            outbox.put(Reply(call.call, None, error.code, error.message, error.param))
+            answered = Reply(call.call, None, result.code, result.message, result.param)
         else:
-            outbox.put(Reply(call.call, result))
+            answered = Reply(call.call, result)
+        try:
+            outbox.put(answered)
+        except RequestError as error:  # a number or a text that no frame can hold
+            log.error("the answer to a %s is lost: %s", type(call.body).__name__, error)
+            outbox.put(Reply(call.call, None, "internal", "the answer cannot be sent."))
 
     def loaded(found: LoadPlan | str | RequestError) -> None:
-        named = isinstance(found, str)
-        respond(drafter_state(engine, found, models) if named else found)
+        try:
+            named = isinstance(found, str)
+            respond(drafter_state(engine, found, models) if named else found)
+        except Exception:  # an errand of the loop, which must not end with it
+            log.exception("a call failed")
+            respond(RequestError("internal", "the engine failed to answer."))
 
     try:
         match call.body:
@@ -162,6 +171,9 @@ def reply(
             case UnloadDrafter(name=name) if models is not None:
                 models.unload(call.body)
                 respond(drafter_state(engine, name, models))
+            case StartRecording():
+                engine.recorder.start(call.body, outbox.put)
+                respond({})
             case body:
                 respond(answer(body, engine, text, models))
     except RequestError as error:
@@ -170,4 +182,4 @@ def reply(
         raise
     except BaseException:  # a panic of a library in Rust is no Exception
         log.exception("a call failed")
-        outbox.put(Reply(call.call, None, "internal", "the engine failed to answer."))
+        respond(RequestError("internal", "the engine failed to answer."))

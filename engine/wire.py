@@ -19,12 +19,16 @@ from controller.contract import Decision, Mode, Wish
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 
+MAX_RECORDING_S = 86_400
+MAX_RECORDING_BYTES = 2**30
+
 MAX_CORPUS_TOKENS = 65_536
 MAX_CORPUS_CHARACTERS = 16_384
 """Of one message: a few milliseconds of tokenising."""
 
 TokenKind = Literal["plain", "accepted", "correction", "bonus"]
 FinishReason = Literal["stop", "length", "cancelled"]
+RecordingEnd = Literal["", "stopped", "duration", "size", "failed", "engine_died"]
 
 
 class Grammar(msgspec.Struct, frozen=True):
@@ -215,6 +219,19 @@ class EncodeCorpus(msgspec.Struct, frozen=True, tag="encode_corpus"):
     texts: tuple[str, ...]
 
 
+class StartRecording(msgspec.Struct, frozen=True, tag="start_recording"):
+    """Send what every step from now on gives, as Recorded, for so many seconds and bytes at most.
+    Reply: {}. Errors: recording_running, invalid_request."""
+
+    name: str
+    seconds: float
+    limit_bytes: int
+
+
+class StopRecording(msgspec.Struct, frozen=True, tag="stop_recording"):
+    """Reply: {}, after the last Recorded; also where none runs."""
+
+
 CallBody = (
     SetController
     | SetPolicy
@@ -229,6 +246,8 @@ CallBody = (
     | DropCorpus
     | GetCorpora
     | EncodeCorpus
+    | StartRecording
+    | StopRecording
 )
 
 
@@ -537,6 +556,15 @@ class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
     prefix_hit_tokens: int = 0
 
 
+class Recorded(msgspec.Struct, frozen=True, tag="recorded"):
+    """Whole lines of a recording, each with its line end. end: why it ended with them, "" while it
+    goes on; engine_died is the client's own word."""
+
+    name: str
+    lines: bytes
+    end: RecordingEnd = ""
+
+
 FromEngine = (
     Progress
     | Hello
@@ -548,4 +576,5 @@ FromEngine = (
     | Reply
     | Heartbeat
     | Snapshot
+    | Recorded
 )

@@ -172,6 +172,7 @@ def _loop(
             counts = _counts(engine)
             outbox.put(_snapshot(engine, now - last, counts - counted, models))
             last, counted = now, counts
+            engine.recorder.tick()
         if not worked:
             pulse.rest()
         message = inbox.get(0.0 if worked else SNAPSHOT_SECONDS - min(now - last, 0.9))
@@ -185,7 +186,10 @@ def _loop(
                 case Call():
                     reply(message, engine, text, outbox, models)
                 case Errand():
-                    message.run()  # by no name of its own, which would keep what it holds
+                    try:
+                        message.run()  # by no name of its own, which would keep what it holds
+                    except Exception:  # one call's fault, not the loop's
+                        log.exception("an errand failed")
             message = inbox.get(0.0)
         worked = engine.step() or engine.upkeep()
 

@@ -2,23 +2,36 @@
 
 vLLM's adaptive verification (#47808): every (request, position) has a survival probability, the
 product of its positions' acceptance; the budget is the argmax of (n + sum of the best b) / (draft
-+ verify ms at n + b rows) over all b, with costs from start-up, forced to rise. Acceptance per
-position is a logistic in the draft's top-2 margin, refitted every 100 steps from that round alone;
-until the third refit whole drafts are verified, so that nothing is censored. No drafter here
-reports a margin before it drafts, so the logistic has its bias alone: acceptance by position. vLLM
-drafts all D tokens whatever it verifies; here what is not verified is not drafted, while the
-budget counts the whole draft's cost as vLLM does.
++ verify ms at n + b rows) over all b, with costs from start-up, forced to rise. Acceptance is a
+logistic in the draft's top-2 margin; until the third refit whole drafts are verified, so that
+nothing is censored.
+
+A model's margins are known when it has drafted: its drafts are made whole, and what of them is
+verified has to promise what a row costs, at the goodput expected before they were drawn (vLLM
+compares the margins of the whole step with each other, later ones included, which biases what is
+sampled). Drafters without margins have the logistic's bias alone, acceptance by position, refitted
+every 100 steps from that round; what is not verified of them is not drafted, while the budget
+counts the whole draft's cost as vLLM does.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 
-from controller.contract import NONE, Allotment, RequestOutcome, StepOutcome
+from controller.contract import (
+    NONE,
+    Allotment,
+    BatchView,
+    Offer,
+    Plan,
+    RequestOutcome,
+    StepOutcome,
+)
 from controller.cost import CostModel
 from controller.planner import Table
 from controller.policies.base import PLAIN, Pick, Policy, Step
@@ -79,6 +92,12 @@ class MarginVerify(Policy):
         self._leading = Leading()
         self._steps = self._refits = 0
         self._budget, self._most = 0, 0
+        self._least = 0.0
+
+    def plan(self, batch: BatchView, offers: Sequence[Offer]) -> Plan:
+        plan = super().plan(batch, offers)
+        bars = self._credit.promises.bars(batch.step, self._least)
+        return replace(plan, bars=bars) if bars else plan
 
     def choose(self, step: Step) -> list[Pick]:
         drafter = self.main(self._drafter)
@@ -87,7 +106,7 @@ class MarginVerify(Policy):
             min(one.longest(name), self._length) if name is not None else 0
             for one, name in zip(step.openings, names, strict=True)
         ]
-        lengths = caps
+        lengths, self._least = caps, 0.0
         if sum(caps) and self._refits >= WHOLE_REFITS:
             ids = [one.request.id for one in step.openings]
             lengths = self._admit(step, names, caps, ids)
@@ -100,7 +119,8 @@ class MarginVerify(Policy):
     def _admit(
         self, step: Step, names: Sequence[str | None], caps: Sequence[int], ids: Sequence[int]
     ) -> list[int]:
-        """Lengths of the best budget. Equal positions are admitted by depth, then by request id."""
+        """Lengths of the best budget, whole drafts of those whose margins will tell. Equal
+        positions are admitted by depth, then by request id."""
         drafting = [(i, name) for i, name in enumerate(names) if name is not None and caps[i]]
         known = {name: self._of(name).survival() for name in {name for _, name in drafting}}
         survival = np.array([known[name] for _, name in drafting])
@@ -112,11 +132,14 @@ class MarginVerify(Policy):
         tokens = step.size + np.concatenate(([0.0], np.add.accumulate(scores[order])))
         verify = self._table.verify_curve(step.size, len(order), step.context_tokens)
         costs = np.maximum.accumulate(verify) + self._draft_ms(names)
-        budget = int((tokens / costs).argmax())
+        goodput = tokens / costs
+        budget = int(goodput.argmax())
+        if len(order):
+            self._least = float(goodput[budget] * (costs[-1] - costs[0])) / len(order)
         admitted = np.bincount(rows[order[:budget]], minlength=len(drafting)).tolist()
         lengths = [0] * len(names)
-        for (i, _), length in zip(drafting, admitted, strict=True):
-            lengths[i] = length
+        for (i, name), length in zip(drafting, admitted, strict=True):
+            lengths[i] = caps[i] if self._credit.promises.tells(name) else length
         return lengths
 
     def _draft_ms(self, names: Sequence[str | None]) -> float:
@@ -144,6 +167,7 @@ class MarginVerify(Policy):
 
     def forgotten(self, drafter: str) -> None:
         self._positions.pop(drafter, None)
+        self._credit.promises.forget(drafter)
 
     def stand(self, step: Step, allotments: Sequence[Allotment]) -> Stand:
         leading = self._leading
@@ -164,4 +188,10 @@ class MarginVerify(Policy):
             name: [round(1.0 / (1.0 + math.exp(-bias)), 4) for bias in found.bias.tolist()]
             for name, found in self._positions.items()
         }
-        return {"refits": self._refits, "acceptance": rates, **self._leading.describe()}
+        margins = self._credit.promises.report()
+        return {
+            "refits": self._refits,
+            "acceptance": rates,
+            "margins": margins,
+            **self._leading.describe(),
+        }

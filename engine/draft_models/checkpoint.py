@@ -12,13 +12,14 @@ from torch import Tensor
 from engine.decoder import Decoder
 from engine.device import Device
 from engine.draft_models.model import DraftModel
-from engine.draft_models.tied import is_tied, open_tied
+from engine.draft_models.tied import is_tied, load_tied, open_tied
 from engine.errors import StartError
 from engine.fusing import with_head
-from engine.intersection import SAMPLE, Tokens, match, read_tokens
-from engine.loading import Loaded, load
+from engine.intersection import SAMPLE, Match, Tokens, match, read_tokens
+from engine.loading import Loaded, check_folder, load
 from engine.mtp.target import head_weights
 from engine.shape import Model, weight_bytes
+from engine.trained import check_stored
 from engine.vocabulary import VocabularyMap, restricted
 
 log = logging.getLogger(__name__)
@@ -53,8 +54,7 @@ def open_draft_model(
     if is_tied(path):
         return open_tied(path, target, device, restrict)
     loaded = _load(path, target, device, cache_dir)
-    sample = target.tokenizer.backend_tokenizer.encode(SAMPLE, add_special_tokens=False).ids
-    found = match(_tokens(target), _tokens(loaded), torch.tensor(sample), str(path))
+    found = _matched(path, target, _tokens(loaded))
     log.info("draft model %s has %s", path, found.note)
     decoder, vocabulary = _reduced_head(loaded.decoder, restrict(found.vocabulary))
     return DraftModel(
@@ -64,6 +64,21 @@ def open_draft_model(
         note=found.note,
         weight_bytes=_weight_bytes(decoder),
     )
+
+
+def check_draft_model(path: Path, target: Loaded) -> None:
+    """Raise StartError as `open_draft_model` does, for all that is told by config, headers and
+    tokenizer."""
+    if is_tied(path):
+        check_stored(path, load_tied(path, target))
+        return
+    words = check_folder(path)
+    _matched(path, target, read_tokens(words.tokenizer, words.vocabulary, words.stop_ids))
+
+
+def _matched(path: Path, target: Loaded, draft: Tokens) -> Match:
+    sample = target.tokenizer.backend_tokenizer.encode(SAMPLE, add_special_tokens=False).ids
+    return match(_tokens(target), draft, torch.tensor(sample), str(path))
 
 
 def _load(path: Path, target: Loaded, device: Device, cache_dir: Path | None) -> Loaded:

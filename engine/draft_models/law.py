@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from engine.device import Device
+from engine.draft_models.margin import margins
 from engine.draw import Draw
 from engine.greedy import greedy
 from engine.sampling import coupled, law
 from engine.vocabulary import VocabularyMap
 
 _LEAST = torch.finfo(torch.float32).tiny
+
+
+class Drew(NamedTuple):
+    """ids: target ids int64 [R]. q: float32 [S, V], of the rows that `carries` names, in order, the
+    laws that they were drawn from; None when there are none. margins: float32 [R], see
+    margin.margins."""
+
+    ids: Tensor
+    q: Tensor | None
+    margins: Tensor
 
 
 class Drawing:
@@ -30,17 +42,15 @@ class Drawing:
         self._generator = torch.Generator(device=device.torch_device)
         self._generator.seed()
 
-    def draw(
-        self, logits: Tensor, draws: Sequence[Draw], positions: Sequence[int]
-    ) -> tuple[Tensor, Tensor | None]:
-        """Target ids int64 [R] drawn from the drafter's logits float32 [R, W], and of the rows that
-        `carries` names, in order, the laws q float32 [S, V]; None when there are none.
+    def draw(self, logits: Tensor, draws: Sequence[Draw], positions: Sequence[int]) -> Drew:
+        """Target ids drawn from the drafter's logits float32 [R, W].
 
         positions: absolute position of the token that each row draws."""
         vocabulary, device = self._vocabulary, self._device
         logits = vocabulary.keep(logits)
+        ahead = margins(logits)
         if all(draw.greedy for draw in draws):
-            return vocabulary.drawn(greedy(logits)[1]), None
+            return Drew(vocabulary.drawn(greedy(logits)[1]), None, ahead)
         columns = greedy(logits)[1]
         seeded = [row for row, one in enumerate(draws) if not one.greedy and one.seed is not None]
         free = [row for row, one in enumerate(draws) if carries(one)]
@@ -51,12 +61,12 @@ class Drawing:
             chosen = coupled(logits.index_select(0, rows), some, places, device, ids)
             columns = columns.index_copy(0, rows, chosen)
         if not free:
-            return vocabulary.drawn(columns), None
+            return Drew(vocabulary.drawn(columns), None, ahead)
         rows = device.tensor(free, torch.int64)
         q = law(logits.index_select(0, rows), [draws[row] for row in free], device)
         noise = torch.empty_like(q).exponential_(generator=self._generator).clamp_min_(_LEAST)
         columns = columns.index_copy(0, rows, (q / noise).argmax(dim=-1))
-        return vocabulary.drawn(columns), vocabulary.spread(q)
+        return Drew(vocabulary.drawn(columns), vocabulary.spread(q), ahead)
 
 
 def carries(draw: Draw) -> bool:

@@ -7,12 +7,19 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from engine.draft_models.opening import LOAD_SHARE, Ready, open_weights, plan_load, with_pages
+from engine.draft_models.opening import (
+    LOAD_SHARE,
+    Ready,
+    find_folder,
+    measure,
+    open_weights,
+    plan_load,
+    with_pages,
+)
 from engine.draft_models.sources import NAMES, OFF
 from engine.drafters.base import Weighty
 from engine.errors import RequestError, StartError
@@ -25,6 +32,9 @@ if TYPE_CHECKING:
     from engine.config import EngineConfig
 
 log = logging.getLogger(__name__)
+
+MOST_MESSAGE = 2000
+"""Characters of a refusal: each snapshot has the last one."""
 
 Answer = Callable[[LoadPlan | str | RequestError], None]
 """Gets what was planned, the name of the drafter that was loaded, or why neither was possible."""
@@ -166,7 +176,10 @@ class LiveModels:
             return self._opened(body, slot)
         except StartError as error:
             code = "memory_too_small" if error.code == "memory_too_small" else "drafter_unfit"
-            return RequestError(code, error.message, "source")
+            return RequestError(code, printable(error.message), "source")
+        except OSError as error:
+            message = f"{body.source} cannot be read: {error.strerror or error}."
+            return RequestError("drafter_unfit", printable(message), "source")
         except (MemoryError, torch.OutOfMemoryError):
             message = f"the memory ran out while drafter {body.name} was loaded."
             return RequestError("memory_too_small", message, "source")
@@ -174,20 +187,21 @@ class LiveModels:
             # panic of a compiled library is no Exception
             log.exception("drafter %s cannot be loaded", body.name)
             message = f"{body.source} cannot be loaded ({type(error).__name__}: {error})."
-            return RequestError("drafter_unfit", message, "source")
+            return RequestError("drafter_unfit", printable(message), "source")
 
     def _opened(self, body: LoadDrafter, slot: Slot) -> LoadPlan | Ready:
         target, config = self._target, self._config
-        plan = plan_load(body.name, body.source, target, config)
         if body.dry_run:
-            return plan
+            return plan_load(body.name, body.source, target, config)
+        folder = find_folder(body.name, body.source, target)
+        plan = measure(body.name, body.source, folder, target, config)
         if not plan.fits:
             raise too_large(plan, str(target.device.torch_device))
         slot.reach(0.2, "loading its weights")
         opened = open_weights(
             body.name,
             body.source,
-            Path(plan.path),
+            folder,
             target.loaded,
             target.device,
             config,
@@ -234,6 +248,11 @@ class LiveModels:
         if isinstance(drafter, Weighty):
             drafter.close()
         return refusal
+
+
+def printable(message: str) -> str:
+    """A message that every frame can hold: the name of a file may be no text."""
+    return message[:MOST_MESSAGE].encode("utf-8", "replace").decode("utf-8")
 
 
 def too_large(plan: LoadPlan, device: str) -> StartError:

@@ -14,11 +14,13 @@ from torch import Tensor
 from engine.attention_choice import open_attention
 from engine.config import EngineConfig
 from engine.device import Device
+from engine.draft_models.formats import read_kind
 from engine.draft_models.model import DraftModel
-from engine.draft_models.needs import read_needs
+from engine.draft_models.needs import MOST_BYTES, read_needs
 from engine.draft_models.sources import AUTO, NAMES, find_source
 from engine.drafters.base import Drafter, Weighty
 from engine.errors import StartError
+from engine.host_memory import size_text
 from engine.kv import bytes_per_token, empty_pool
 from engine.loading import Loaded
 from engine.shape import Shape
@@ -85,6 +87,7 @@ def open_weights(
     """Raises StartError for a checkpoint that cannot draft for this target.
 
     What it needs is imported here: an engine without such drafters starts without it."""
+    read_kind(name, folder)
     if name == "mtp":
         from engine.mtp.opening import open_head
 
@@ -142,9 +145,7 @@ def with_pages(opened: Opened, target: Target, config: EngineConfig) -> Drafter:
 
 def open_model_drafter(name: str, source: str, target: Target, config: EngineConfig) -> Drafter:
     """The drafter of this name from a source. Raises StartError, also when "auto" finds none."""
-    folder = find_source(name, source, target.loaded, target.cache_dir, "source")
-    if folder is None:
-        raise nothing_found(name)
+    folder = find_folder(name, source, target)
     opened = open_weights(
         name, source, folder, target.loaded, target.device, config, target.cache_dir
     )
@@ -195,11 +196,35 @@ def _given_up(name: str, source: str, error: Exception, device: Device) -> Start
 
 
 def plan_load(name: str, source: str, target: Target, config: EngineConfig) -> LoadPlan:
-    """What loading would take; nothing is loaded, but a Hugging Face id is downloaded. Raises
-    StartError."""
+    """What loading would take; no weights are read, but a Hugging Face id is downloaded. Raises
+    StartError, also for what loading would refuse, as far as config, headers and tokenizer tell."""
+    folder = find_folder(name, source, target)
+    plan = measure(name, source, folder, target, config)
+    if name == "mtp":
+        from engine.mtp.opening import check_head
+
+        check_head(folder, target.loaded, Text(target.loaded.tokenizer).fingerprint())
+    else:
+        from engine.draft_models.checkpoint import check_draft_model
+
+        check_draft_model(folder, target.loaded)
+    return plan
+
+
+def find_folder(name: str, source: str, target: Target) -> Path:
+    """Raises StartError, also when "auto" finds none."""
     folder = find_source(name, source, target.loaded, target.cache_dir, "source")
     if folder is None:
-        raise nothing_found(name)
+        raise StartError(
+            "drafter_not_found",
+            f"nothing ships for this model that drafter {name} could be opened from; give a "
+            "folder.",
+        )
+    return folder
+
+
+def measure(name: str, source: str, folder: Path, target: Target, config: EngineConfig) -> LoadPlan:
+    """The memory that loading would take. Raises StartError when the files do not tell it."""
     shape, pool = target.loaded.decoder.shape, target.pool
     needs = read_needs(name, folder, shape, config.draft_vocabulary)
     size, free = target.device.dtype.itemsize, target.device.free_bytes()
@@ -207,6 +232,12 @@ def plan_load(name: str, source: str, target: Target, config: EngineConfig) -> L
         free = max(0, free - untouched_bytes(target))
     weights = needs.parameters * size
     kv = needs.kv_bytes(pool.pages, pool.page_size, size)
+    if weights + kv > MOST_BYTES:
+        raise StartError(
+            "memory_too_small",
+            f"{folder} describes a drafter of more than {size_text(MOST_BYTES)}, which no device "
+            "has. Check its config.json against the model's own.",
+        )
     fits = weights + kv <= LOAD_SHARE * free
     return LoadPlan(name, source, str(folder), weights, kv, free, fits)
 
@@ -217,10 +248,3 @@ def untouched_bytes(target: Target) -> int:
     pools = sum(each.nbytes for each in (*target.pool.keys, *target.pool.values))
     drafters = (ready.drafter for ready in target.drafters.values())
     return pools + sum(one.memory.kv_bytes for one in drafters if isinstance(one, Weighty))
-
-
-def nothing_found(name: str) -> StartError:
-    return StartError(
-        "drafter_not_found",
-        f"nothing ships for this model that drafter {name} could be opened from; give a folder.",
-    )

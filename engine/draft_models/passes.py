@@ -13,6 +13,7 @@ from engine.batch import Batch, Chunk
 from engine.device import Device, Event
 from engine.draft_models.law import Drawing, carries
 from engine.drafts import Draft
+from engine.draw import Draw
 from engine.request import Request
 from engine.shape import Attend
 from engine.vocabulary import VocabularyMap
@@ -48,23 +49,37 @@ class Drawn:
     the plan before its own to be copied."""
 
     def __init__(
-        self, lanes: Sequence[Lane], ids: Tensor, laws: Sequence[Tensor | None], done: Event
+        self,
+        lanes: Sequence[Lane],
+        ids: Tensor,
+        margins: Tensor,
+        laws: Sequence[Tensor | None],
+        done: Event,
     ) -> None:
+        """ids and margins: of all drafted tokens, depth by depth; laws: by lane."""
         self._lanes = lanes
         self._ids = ids
+        self._margins = margins
         self._laws = laws
         self._done = done
 
     def result(self) -> list[Draft]:
         """Wait for the device; one draft per lane."""
         self._done.synchronize()
-        drawn = iter(self._ids.tolist())
-        tokens: list[list[int]] = [[] for _ in self._lanes]
+        drawn = zip(self._ids.tolist(), self._margins.tolist(), strict=True)
+        found: list[list[tuple[int, float]]] = [[] for _ in self._lanes]
         for depth in range(max((lane.length for lane in self._lanes), default=0)):
             for place, lane in enumerate(self._lanes):
                 if depth < lane.length:
-                    tokens[place].append(next(drawn))
-        return [Draft(some, law) for some, law in zip(tokens, self._laws, strict=True)]
+                    found[place].append(next(drawn))
+        return [
+            Draft(
+                [token for token, _ in some],
+                law,
+                margins=tuple([margin / _sharpness(lane.request.draw) for _, margin in some]),
+            )
+            for lane, some, law in zip(self._lanes, found, self._laws, strict=True)
+        ]
 
 
 class Passes:
@@ -95,26 +110,32 @@ class Passes:
         output = self._run(batch, hidden)
         drafting = [lane for lane in lanes if lane.length]
         if not drafting:
-            return Drawn(lanes, self._none, [None] * len(lanes), self._device.record())
+            nothing = [None] * len(lanes)
+            return Drawn(lanes, self._none, self._none, nothing, self._device.record())
         if len(output) > len(drafting):
             ends = [batch.offsets[at] + len(lane.ids) - 1 for at, lane in enumerate(drafting)]
             output = output.index_select(0, self._device.tensor(ends, torch.int64))
         drawn: list[Tensor] = []
+        margins: list[Tensor] = []
         laws: list[Tensor | None] = []
         following = self._following(drafting)
         for depth in range(drafting[0].length):
             active = [lane for lane in drafting if depth < lane.length]
             if depth:
                 output = self._run(following[depth - 1], output[: len(active)], drawn[-1])
-            ids, q = self._drawing.draw(
+            ids, q, ahead = self._drawing.draw(
                 self._logits(output),
                 [lane.request.draw for lane in active],
                 [lane.end + depth for lane in active],
             )
             drawn.append(ids)
+            margins.append(ahead)
             laws.append(q)
-        ids = self._device.to_host(drawn[0] if len(drawn) == 1 else torch.cat(drawn))
-        return Drawn(lanes, ids, _by_lane(lanes, laws), self._device.record())
+        ids, ahead = [
+            self._device.to_host(some[0] if len(some) == 1 else torch.cat(some))
+            for some in (drawn, margins)
+        ]
+        return Drawn(lanes, ids, ahead, _by_lane(lanes, laws), self._device.record())
 
     def batch(self, lanes: Sequence[Lane]) -> Batch:
         """The rows of the lanes, of which no target token is wanted."""
@@ -196,6 +217,11 @@ class Passes:
         attend = self._attention.plan(batch)
         ids = batch.ids if ids is None else ids[: len(batch.chunks)]
         return self._forward(ids, hidden, batch.positions, attend)
+
+
+def _sharpness(draw: Draw) -> float:
+    """What logits are divided by before a draft is drawn from them."""
+    return 1.0 if draw.greedy else draw.temperature
 
 
 def _chunk(lane: Lane, ids: Sequence[int], start: int) -> Chunk:

@@ -152,7 +152,17 @@ class TiedWeights:
 
 def is_tied(folder: Path) -> bool:
     """Whether the folder is such a checkpoint, sound or not."""
-    return (folder / CONFIG).is_file() and read_json(folder / CONFIG).get("format") == FORMAT
+    return (folder / CONFIG).exists() and read_json(folder / CONFIG).get("format") == FORMAT
+
+
+def load_tied(folder: Path, target: Loaded) -> DraftConfig:
+    """The checkpoint's config. Raises StartError for a broken one, and for one of another target
+    than this."""
+    config = load_config(folder, DraftConfig)
+    shape = target.decoder.shape
+    tokenizer = fingerprint(target.tokenizer.backend_tokenizer)
+    check_target(folder, config, shape.hidden, shape.vocabulary, tokenizer)
+    return config
 
 
 def open_tied(
@@ -161,10 +171,7 @@ def open_tied(
     """Load the checkpoint over the target that it was trained for.
 
     Raises StartError with what is wrong with it, or when it was trained for another model."""
-    config = load_config(folder, DraftConfig)
-    shape = target.decoder.shape
-    tokenizer = fingerprint(target.tokenizer.backend_tokenizer)
-    check_target(folder, config, shape.hidden, shape.vocabulary, tokenizer)
+    config = load_tied(folder, target)
     tensors = load_tensors(folder, config)
     return assemble(config, tensors, target.decoder, device, str(folder), restrict)
 

@@ -8,26 +8,26 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from engine.dense import StoredWeights
 from engine.errors import StartError
-from engine.folder import CONFIG, read_json, read_shapes
+from engine.folder import CONFIG, check_sizes, read_headers, read_json
 from engine.mtp.layouts import LAYOUTS, Layout
+from engine.stored_header import Stored
 
-FLOATS = (torch.bfloat16, torch.float16, torch.float32)
+FLOATS = ("BF16", "F16", "F32")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """config: config.json, that of the text model where there are several. shapes: of every stored
-    tensor. layers: of the target."""
+    """config: config.json, that of the text model where there are several. stored: every tensor.
+    layers: of the target."""
 
     path: Path
     family: str
     config: dict[str, Any]
-    shapes: dict[str, list[int]]
+    stored: dict[str, Stored]
     weights: StoredWeights
     layers: int
 
@@ -43,11 +43,11 @@ class Checkpoint:
         # Any tensor of it: a damaged head is told as such, not as none.
         prefix = self.name(layout.blocks)
         own = (prefix, self.name(layout.project), self.name(layout.norm))
-        return layout if any(name.startswith(own) for name in self.shapes) else None
+        return layout if any(name.startswith(own) for name in self.stored) else None
 
     def require(self, names: Sequence[str]) -> None:
         """Raise StartError when any of these tensors is missing."""
-        if missing := [name for name in names if name not in self.shapes]:
+        if missing := [name for name in names if name not in self.stored]:
             shown = ", ".join(missing[:3])
             raise broken(
                 self.path,
@@ -56,24 +56,28 @@ class Checkpoint:
                 "Download all files of the model's weights again",
             )
 
-    def tensor(self, name: str, shape: Sequence[int] | None = None) -> Tensor:
-        """A stored tensor. Raises StartError when it has another shape or is quantised."""
+    def check(self, name: str, shape: Sequence[int] | None = None) -> None:
+        """Raise StartError when a tensor is missing, has another shape or is quantised."""
         self.require([name])
-        if shape is not None and list(shape) != self.shapes[name]:
+        dtype, stored = self.stored[name]
+        if shape is not None and list(shape) != stored:
             raise broken(
                 self.path,
-                f"stores {name} as {self.shapes[name]} where {list(shape)} fits config.json",
+                f"stores {name} as {stored} where {list(shape)} fits config.json",
                 "Take all files from the same model",
             )
-        tensor = self.weights.get(name)
-        assert tensor is not None
-        if tensor.dtype not in FLOATS:
-            dtype = str(tensor.dtype).removeprefix("torch.")
+        if dtype not in FLOATS:
             raise broken(
                 self.path,
                 f"stores {name} as {dtype}, which is quantised",
                 "Take the model's bfloat16 release",
             )
+
+    def tensor(self, name: str, shape: Sequence[int] | None = None) -> Tensor:
+        """A stored tensor. Raises StartError as `check`."""
+        self.check(name, shape)
+        tensor = self.weights.get(name)
+        assert tensor is not None
         return tensor
 
 
@@ -83,14 +87,15 @@ def read_checkpoint(path: Path) -> Checkpoint:
     family = str(config.get("model_type"))
     inner = config.get("text_config")
     text: dict[str, Any] = inner if isinstance(inner, dict) else config
-    headers = read_shapes(path, {entry.name for entry in path.iterdir()})
-    shapes = {name: shape for header in headers.values() for name, shape in header.items()}
+    headers = read_headers(path, {entry.name for entry in path.iterdir()})
+    stored = {name: one for header in headers.values() for name, one in header.items()}
+    check_sizes(path / CONFIG, text, len(stored))
     files = {name: path / file for file, header in headers.items() for name in header}
     layers = text.get("num_hidden_layers")
     if not isinstance(layers, int):
         pattern = text.get("hybrid_override_pattern") or text.get("layers_block_type") or ()
         layers = len(pattern)
-    return Checkpoint(path, family, text, shapes, StoredWeights(files), layers)
+    return Checkpoint(path, family, text, stored, StoredWeights(files), layers)
 
 
 def broken(path: Path, what: str, advice: str) -> StartError:

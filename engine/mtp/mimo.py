@@ -25,32 +25,10 @@ def open_mimo(
     checkpoint: Checkpoint, model: Model, device: Device, restrict: Restrict = lambda whole: whole
 ) -> DenseHead:
     """The head of a MiMo checkpoint over its target. Raises StartError for a broken one."""
-    if not isinstance(model, Decoder):
-        raise StartError(
-            "drafter_unfit", f"{checkpoint.path} holds the head of a dense Qwen2 model."
-        )
+    wanted = check_mimo(checkpoint, model)
+    assert isinstance(model, Decoder)
     shape, prefix, d = model.shape, MIMO.blocks, model.shape.hidden
     epsilon = float(checkpoint.config.get("rms_norm_eps", 1e-6))
-    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    inner = checkpoint.config.get("intermediate_size", 0)
-    sizes = {
-        "input_layernorm.weight": (d,),
-        "post_attention_layernorm.weight": (d,),
-        "self_attn.q_proj.weight": (q, d),
-        "self_attn.q_proj.bias": (q,),
-        "self_attn.k_proj.weight": (kv, d),
-        "self_attn.k_proj.bias": (kv,),
-        "self_attn.v_proj.weight": (kv, d),
-        "self_attn.v_proj.bias": (kv,),
-        "self_attn.o_proj.weight": (d, q),
-        "mlp.gate_proj.weight": (inner, d),
-        "mlp.up_proj.weight": (inner, d),
-        "mlp.down_proj.weight": (d, inner),
-    }
-    wanted = {prefix + name: size for name, size in sizes.items()}
-    wanted |= dict.fromkeys((MIMO.embedding_norm, MIMO.hidden_norm, MIMO.norm), (d,))
-    wanted[MIMO.project] = (d, 2 * d)
-    checkpoint.require(list(wanted))
     tensors = {
         name: checkpoint.tensor(name, size).to(device.torch_device, device.dtype)
         for name, size in wanted.items()
@@ -97,3 +75,36 @@ def open_mimo(
     return open_dense_head(
         checkpoint.family, model, decoder, entry, None, taps, vocabulary, parameters
     )
+
+
+def check_mimo(checkpoint: Checkpoint, model: Model) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor of the head. Raises StartError when one is missing or of
+    another shape or kind."""
+    if not isinstance(model, Decoder):
+        raise StartError(
+            "drafter_unfit", f"{checkpoint.path} holds the head of a dense Qwen2 model."
+        )
+    shape, prefix, d = model.shape, MIMO.blocks, model.shape.hidden
+    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    inner = checkpoint.config.get("intermediate_size", 0)
+    sizes = {
+        "input_layernorm.weight": (d,),
+        "post_attention_layernorm.weight": (d,),
+        "self_attn.q_proj.weight": (q, d),
+        "self_attn.q_proj.bias": (q,),
+        "self_attn.k_proj.weight": (kv, d),
+        "self_attn.k_proj.bias": (kv,),
+        "self_attn.v_proj.weight": (kv, d),
+        "self_attn.v_proj.bias": (kv,),
+        "self_attn.o_proj.weight": (d, q),
+        "mlp.gate_proj.weight": (inner, d),
+        "mlp.up_proj.weight": (inner, d),
+        "mlp.down_proj.weight": (d, inner),
+    }
+    wanted: dict[str, tuple[int, ...]] = {prefix + name: size for name, size in sizes.items()}
+    wanted |= dict.fromkeys((MIMO.embedding_norm, MIMO.hidden_norm, MIMO.norm), (d,))
+    wanted[MIMO.project] = (d, 2 * d)
+    checkpoint.require(list(wanted))
+    for name, size in wanted.items():
+        checkpoint.check(name, size)
+    return wanted

@@ -94,7 +94,7 @@ def open_module_head(
     def own(pattern: str | None, shared: Tensor) -> Tensor | None:
         """The head's own copy [V, d], None where it has none or the same as the target."""
         name = None if pattern is None else checkpoint.name(pattern)
-        if name is None or name not in checkpoint.shapes:
+        if name is None or name not in checkpoint.stored:
             return None
         stored = place(checkpoint.tensor(name, shared.shape))
         return None if torch.equal(stored, shared) else stored.clone()

@@ -120,7 +120,7 @@ class Blocks:
         assert layout is not None
         stored = self._checkpoint.name(layout.blocks, block=block) + name
         owner, _, part = stored.rpartition(".")
-        if stored in self._checkpoint.shapes or not owner.endswith(".experts"):
+        if stored in self._checkpoint.stored or not owner.endswith(".experts"):
             return [stored]
         return [f"{owner}.{i}.{each}.weight" for i in range(rows) for each in EXPERTS[part]]
 

@@ -12,8 +12,9 @@ from engine.mtp.checkpoint import Checkpoint, read_checkpoint
 from engine.mtp.head import Head
 from engine.mtp.layouts import MIMO
 from engine.mtp.paceline import FORMAT
-from engine.mtp.paceline_head import open_paceline
+from engine.mtp.paceline_head import load_paceline, open_paceline
 from engine.shape import Shape
+from engine.trained import check_stored
 from engine.vocabulary import Restrict
 
 
@@ -38,22 +39,40 @@ def open_head(
     Raises StartError when there is none, when it is broken, and when it is another model's."""
     if read_json(folder / CONFIG).get("format") == FORMAT:
         return open_paceline(folder, target.decoder, device, fingerprint, restrict)
-    checkpoint = read_checkpoint(folder)
-    layout = checkpoint.layout
-    if layout is None:
-        raise StartError(
-            "drafter_unfit",
-            f"{folder} holds no multi-token prediction head ({checkpoint.family!r}). Set --mtp "
-            "off, or train one for this model: paceline train mtp.",
-        )
-    _check_target(checkpoint, target.decoder.shape)
-    if layout is MIMO:
+    checkpoint = _read_foreign(folder, target)
+    if checkpoint.layout is MIMO:
         from engine.mtp.mimo import open_mimo
 
         return open_mimo(checkpoint, target.decoder, device, restrict)
     from engine.mtp.module_head import open_module_head
 
     return open_module_head(checkpoint, target.decoder, device, restrict)
+
+
+def check_head(folder: Path, target: Loaded, fingerprint: str) -> None:
+    """Raise StartError as `open_head` does, for all that is told without reading weights; of the
+    blocks that transformers runs nothing but the config is."""
+    if read_json(folder / CONFIG).get("format") == FORMAT:
+        check_stored(folder, load_paceline(folder, target.decoder, fingerprint))
+        return
+    checkpoint = _read_foreign(folder, target)
+    if checkpoint.layout is MIMO:
+        from engine.mtp.mimo import check_mimo
+
+        check_mimo(checkpoint, target.decoder)
+
+
+def _read_foreign(folder: Path, target: Loaded) -> Checkpoint:
+    """A checkpoint with a head for this target. Raises StartError."""
+    checkpoint = read_checkpoint(folder)
+    if checkpoint.layout is None:
+        raise StartError(
+            "drafter_unfit",
+            f"{folder} holds no multi-token prediction head ({checkpoint.family!r}). Set --mtp "
+            "off, or train one for this model: paceline train mtp.",
+        )
+    _check_target(checkpoint, target.decoder.shape)
+    return checkpoint
 
 
 def _check_target(checkpoint: Checkpoint, shape: Shape) -> None:

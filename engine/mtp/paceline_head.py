@@ -34,9 +34,7 @@ def open_paceline(
     restrict: takes ids out of the checkpoint's vocabulary.
 
     Raises StartError for a broken checkpoint, and for one of another target."""
-    config = load_config(folder, PacelineConfig)
-    check_target(folder, config, model.shape.hidden, model.shape.vocabulary, fingerprint)
-    _check_taps(folder, config, model)
+    config = load_paceline(folder, model, fingerprint)
     tensors = load_tensors(folder, config)
     vocabulary = restrict(reduced(model.shape.vocabulary, tensors.pop(DRAFT_IDS).long()))
     vocabulary = replace(vocabulary, kept=None).to(device.torch_device)
@@ -96,6 +94,15 @@ def open_paceline(
     return open_dense_head(
         FORMAT, model, decoder, entry, fusion, config.taps, vocabulary, parameters
     )
+
+
+def load_paceline(folder: Path, model: Model, fingerprint: str) -> PacelineConfig:
+    """The checkpoint's config. Raises StartError for a broken one, and for one of another target
+    than this."""
+    config = load_config(folder, PacelineConfig)
+    check_target(folder, config, model.shape.hidden, model.shape.vocabulary, fingerprint)
+    _check_taps(folder, config, model)
+    return config
 
 
 def rope_tables(theta: float, dim: int, context_length: int) -> tuple[Tensor, Tensor]:

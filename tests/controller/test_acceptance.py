@@ -183,7 +183,7 @@ def test_memory_does_not_grow_with_requests_or_sources() -> None:
     report = model.report()["ngram"]
     assert isinstance(report, dict)
     assert report["buckets"] <= 8 * 4 * 9
-    assert len(model._requests) <= 4096
+    assert len(model._odds) <= 4096
 
 
 @given(

@@ -33,7 +33,9 @@ PARAMETERS = (
     Parameter("offset", "float", -64.0, 64.0, 0.0, "Drafted tokens added to that, at most"),
     Parameter("min_token_prob", "float", 0.0, 1.0, 0.1, "Least probability of a drafted path"),
     Parameter("half_life_s", "int", 0, 10**8, 0, "Seconds that halve an answer's weight; 0: none"),
-    Parameter("max_age_s", "int", 0, 10**8, 0, "Seconds after which answers are dropped; 0: never"),
+    Parameter(
+        "max_age_s", "int", 0, 10**8, 86_400, "Seconds after which answers are dropped; 0: never"
+    ),
 )
 
 # Budgets count suffixes moved (memory.VISITS) and nodes freed: each takes 0.2 to 0.5 µs.
