@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 from collections.abc import Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
 
 import msgspec
 
 from app.settings import Settings
+
+PORT = Settings().port
 
 
 def leaf(
@@ -52,6 +56,27 @@ def _fields() -> dict[str, tuple[Any, Any]]:
     """(type hint, default) of each setting."""
     hints = get_type_hints(Settings, include_extras=True)
     return {one.name: (hints[one.name], one.default) for one in msgspec.structs.fields(Settings)}
+
+
+def server_url() -> str:
+    """Where a server of this environment's PACELINE_HOST and PACELINE_PORT answers: what clients
+    call by default. The type of --url checks it."""
+    here = Settings(host=os.environ.get("PACELINE_HOST", "")).url.removesuffix(f":{PORT}")
+    return f"{here}:{os.environ.get('PACELINE_PORT') or PORT}"
+
+
+def address(text: str) -> str:
+    """An http address. Raises ArgumentTypeError."""
+    try:
+        parts = urlsplit(text)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return text
+    except ValueError:  # no number, or above 65535
+        pass
+    raise argparse.ArgumentTypeError(
+        f"{text} is no address such as http://127.0.0.1:8000; check PACELINE_HOST and "
+        "PACELINE_PORT if it was not given"
+    )
 
 
 def positive(text: str) -> int:

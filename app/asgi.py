@@ -11,7 +11,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 
 from app import package_version
-from app.admin import benchmarks, control, corpora, health, keys, records, state
+from app.admin import benchmarks, control, corpora, health, keys, recordings, records, state
 from app.errors import handle
 from app.inference import chat, completions, models, response_socket, responses, tokenize
 from app.inference.limits import MAX_BODY_BYTES
@@ -19,6 +19,7 @@ from app.security.auth import ANY_KEY, Auth, check_routes
 from app.security.origin import console_origins
 from app.service import Service
 from app.settings import Settings
+from app.strict_body import StrictRequest
 from engine.client import EngineStartError
 from engine.wire import Hello, Progress
 
@@ -53,6 +54,11 @@ ROUTES = (
     benchmarks.list_benchmarks,
     benchmarks.get_benchmark,
     benchmarks.remove_benchmark,
+    recordings.list_recordings,
+    recordings.start_recording,
+    recordings.stop_recording,
+    recordings.get_recording,
+    recordings.remove_recording,
     records.decisions,
     records.requests,
     records.series,
@@ -99,6 +105,7 @@ def create_app(
         dependencies={"service": Provide(provide_service)},
         middleware=[Auth(service.find_key, service.redeem_ticket, origins)],
         exception_handlers={Exception: handle},
+        request_class=StrictRequest,
         lifespan=[lifespan],
         request_max_body_size=MAX_BODY_BYTES,
         openapi_config=OpenAPIConfig(

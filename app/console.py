@@ -7,19 +7,18 @@ import os
 from pathlib import Path
 from typing import NoReturn
 
+from app.arguments import server_url
 from app.children import Child, spawn
 from app.failures import SettingsError
 from app.serve import claim_port
 from app.settings import load_settings
 from ui.launch import command, environment
 
-API_URL = "http://127.0.0.1:8000"
-
 
 def main(options: argparse.Namespace) -> NoReturn:
     """Replace this process by the console's server."""
     settings = load_settings({"ui_port": options.port})
-    api_url = options.api_url or os.environ.get("PACELINE_API_URL") or API_URL
+    api_url = options.api_url or os.environ.get("PACELINE_API_URL") or server_url()
     public_url = options.public_api_url or os.environ.get("PACELINE_PUBLIC_API_URL")
     claim_port(options.host, settings.ui_port).close()
     try:

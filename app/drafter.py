@@ -23,6 +23,8 @@ def show(options: argparse.Namespace) -> int:
     """A row for each drafter, and below it why its last load failed."""
     with connected(options) as client:
         found = call(client, "GET", "/api/drafters")["drafters"]
+        if not found:
+            raise Failure(f"No drafters yet: {_away(client)}")
     rows = [HEADS, *map(_row, found)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row, drafter in zip(rows, [None, *found], strict=True):
@@ -31,6 +33,19 @@ def show(options: argparse.Namespace) -> int:
         if drafter and (drafter["model"] or {}).get("message"):
             print(f"    {drafter['model']['message']}")
     return 0
+
+
+def _away(client: httpx.Client) -> str:
+    """Why the server has no engine, and how far its start is."""
+    try:
+        state = client.get("/health/ready").json()
+        progress = (state.get("engine") or {}).get("progress")
+        told = str(state.get("detail") or "the engine is ready now. Ask again.")
+    except (ValueError, AttributeError):
+        return "the engine is still loading."
+    if progress is None:
+        return told
+    return f"{told} {progress['stage']}: {progress['message']} ({progress['fraction']:.0%})"
 
 
 def load(options: argparse.Namespace) -> int:

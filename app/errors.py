@@ -41,6 +41,7 @@ ENGINE_STATUS: dict[str, tuple[int, int | None]] = {
     "drafter_not_loaded": (409, None),
     "drafter_pinned": (409, None),
     "memory_too_small": (409, None),
+    "recording_running": (409, None),
     "queue_full": (503, 2),
     "out_of_memory": (503, 5),
     "engine_starting": (503, 5),
@@ -71,6 +72,7 @@ _STATUS_TYPE = {
 _PATHS = re.compile(
     r"(?<![\w:/.])/(?!(?:api|v1|health|metrics|tokenize|detokenize|schema)\b)(?:[\w.@+-]+/)+[\w.@+-]*"
 )
+_MODEL_FILE = re.compile(r"/([\w.@+-]+\.(?:json|safetensors|gguf|jinja|model)[.]?)$")
 _ADDRESSES = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 _VALIDATION_PATH = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`")
@@ -167,12 +169,18 @@ def is_openai(path: str) -> bool:
 
 
 def clean(message: str) -> str:
-    """The message without file paths, addresses and control characters, at most 500 characters."""
+    """The message without file paths, addresses and control characters, at most 500 characters. Of
+    a model's file its own name stays."""
     message = _CONTROL.sub(" ", message[: 4 * MAX_MESSAGE_CHARS])
-    message = _ADDRESSES.sub("[address]", _PATHS.sub("[path]", message))
+    message = _ADDRESSES.sub("[address]", _PATHS.sub(_without_folder, message))
     if len(message) > MAX_MESSAGE_CHARS:
         message = message[: MAX_MESSAGE_CHARS - 1] + "…"
     return message
+
+
+def _without_folder(path: re.Match[str]) -> str:
+    file = _MODEL_FILE.search(path[0])
+    return "[path]" if file is None else f"[path]/{file[1]}"
 
 
 def validation_error(text: str) -> ApiError:

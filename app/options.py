@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from app import package_version
-from app.arguments import group, leaf, positive
+from app.arguments import address, group, leaf, positive, server_url
 from app.bench.options import add_bench
 from app.settings import FIELDS
 from app.simulate.options import add_simulate
@@ -32,7 +32,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_ui(commands)
     add_chat(commands)
     add_bench(commands, add_client)
-    add_simulate(commands)
+    add_simulate(commands, add_client)
     add_model(commands)
     add_corpus(commands)
     add_drafter(commands)
@@ -50,7 +50,10 @@ def print_version(options: argparse.Namespace) -> int:
 
 def add_client(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--url", default="http://127.0.0.1:8000", help="the server (default: %(default)s)"
+        "--url",
+        type=address,
+        default=server_url(),
+        help="the server (default: %(default)s, of PACELINE_HOST and PACELINE_PORT)",
     )
     parser.add_argument(
         "--key", help="API key (default: PACELINE_API_KEY, else PACELINE_ADMIN_KEY)"
@@ -63,9 +66,7 @@ def add_ui(commands: Any) -> None:
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
     )
     ui.add_argument("--port", help="port (default: PACELINE_UI_PORT, else 8501)")
-    ui.add_argument(
-        "--api-url", help="the API (default: PACELINE_API_URL, else http://127.0.0.1:8000)"
-    )
+    ui.add_argument("--api-url", help=f"the API (default: PACELINE_API_URL, else {server_url()})")
     ui.add_argument("--public-api-url", help="the API's address as browsers reach it")
 
 

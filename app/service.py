@@ -21,6 +21,7 @@ from app.errors import ApiError, bad_request, engine_error
 from app.inference.generation import Generation
 from app.inference.limits import check_draft_length
 from app.inference.response_store import ResponseStore
+from app.recordings.shelf import Recordings
 from app.security.auth import OPERATOR_SCOPES, SCOPES, Principal
 from app.security.pepper import read_pepper
 from app.security.tickets import Tickets
@@ -69,7 +70,9 @@ class Service:
             self.views.observe_snapshot,
             self._running.observe_finished,
             engine_command,
+            lambda recorded: self.recordings.receive(recorded),
         )
+        self.recordings = Recordings(settings.data_path / "recordings", self.call)
         self.corpora = Library(
             CorpusStore(self.database),
             self.engine,
@@ -99,6 +102,7 @@ class Service:
         if self.settings.console_key:
             await self.keys.bootstrap(self.settings.console_key, "console", OPERATOR_SCOPES)
         await self.writer.start()
+        await self.recordings.open()
 
         async def start_engine() -> None:
             try:
@@ -154,6 +158,7 @@ class Service:
     async def stop(self) -> None:
         """Drain, then stop everything in reverse order."""
         await self.drain()
+        await self.recordings.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -204,6 +209,18 @@ class Service:
             return await self.engine.call(body)
         except EngineCallError as error:
             raise engine_error(error.code, error.message, error.param) from None
+
+    def describe(self) -> dict[str, Any]:
+        """What a recording says of the server that it is of."""
+        hello, state = self.engine.hello, self.views.controller
+        found: dict[str, Any] = {"model": self.model}
+        if hello is not None:
+            names = ("architecture", "dtype", "device", "threads", "max_batch", "max_draft_length")
+            found |= {name: getattr(hello, name) for name in names}
+        if state is not None:
+            found |= {"mode": state.mode, "policy": state.policy}
+        drafters = [one for one in self.views.drafters if one.max_draft_length and one.enabled]
+        return {**found, "drafters": {one.name: one.kind for one in drafters}}
 
     # --- keys and audit ---------------------------------------------------------------------
 

@@ -132,7 +132,7 @@ def wait_until_ready(
                 return
             progress = (state.get("engine") or {}).get("progress")
             if progress:
-                show(progress["fraction"], progress["message"])
+                show(progress["fraction"], f"{progress['stage']}: {progress['message']}")
             time.sleep(POLL_S)
 
 

@@ -25,7 +25,7 @@ START_S = 600.0
 STOP_S = 30.0
 
 
-FIRST = ("e2e", "packaging", "engine")
+FIRST = ("e2e", "packaging", "db", "engine")
 """Folders whose tests come first, the longest, so that no worker is left with them at the end."""
 
 

@@ -33,7 +33,7 @@ MODEL = "scripted"
 PROGRAM = (sys.executable, "-m", "tests.app.scripted_engine")
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     """The first truthy value of condition; fails when there is none within the time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

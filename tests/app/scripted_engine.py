@@ -2,6 +2,7 @@
 
 An answer is the words "w0 w1 w2 …", two tokens a step. The last message (or prompt) may hold:
 `slow` (20 ms a step), `queued` (no step until it is cancelled), `hang` (one step, then nothing),
+`gate PATH` (one step, the others when there is a PATH),
 `boom` (a Failed after the first step), `die` (the process ends), `refuse CODE` (Failed at once with
 that code; context_length_exceeded blames max_tokens, `refuse CODE FIELD` blames that field), `echo`
 (answers with the whole conversation), `sampling` (answers with the JSON of the request's sampling,
@@ -11,10 +12,12 @@ Faults: `die-once PATH` (the process ends before any token unless PATH exists, w
 `stuck` (the heartbeats tell of a step that does not end), `mute` (nothing is sent any more),
 `garbage`, `oversize` and `half` (a frame that is no message, one with a huge length, half of one
 and the end).
-The drafter mtp can be loaded from the source `auto` (slowly) or any other but `huge` (no room) and
-`broken`; one that the config names is loaded at start, unless it is `gone` (StartFailed).
+The drafter mtp can be loaded from the source `auto` (slowly), `until PATH` (as long as there is no
+PATH) or any other but `huge` (no room) and `broken`; one that the config names is loaded at start,
+unless it is `gone` (StartFailed).
 The drafter ngram has the parameters of `Tuned` and takes corpora, of ROOM tokens together, indexing
 some at every look; a byte is a token, and the config's dtype stands for the tokenizer's hash.
+A recording has a line (LINE) for every answer that ends, and ends itself after 5 of them.
 The config's model may be `no-start` (StartFailed), `crash` (ends before hello) or `late` (waits for
 a file named by cache_dir before hello).
 """
@@ -67,6 +70,7 @@ from engine.wire import (
     Progress,
     PromptLogprobs,
     PutCorpus,
+    Recorded,
     Reply,
     SetController,
     SetDrafter,
@@ -74,6 +78,8 @@ from engine.wire import (
     Snapshot,
     Speculation,
     StartFailed,
+    StartRecording,
+    StopRecording,
     Submit,
     Timing,
     Tokenize,
@@ -84,6 +90,7 @@ from tests.engine.corpus_holder import Shelves, Tuned
 CONTEXT = 512
 VOCABULARY = 256
 ROOM = 20_000
+LINE = b'{"s":0.5,"verify_ms":1.0,"requests":[]}\n'
 DEFAULT_TOKENS = 12
 
 
@@ -101,6 +108,7 @@ class Engine:
         self._mtp_enabled = True
         self._stuck = 0.0
         self._decision = 0
+        self._recording, self._recorded = "", 0
         self.controller = ControllerState(
             "auto",
             None,
@@ -191,9 +199,12 @@ class Engine:
             case LoadDrafter(source="broken"):
                 return Reply(call, None, "drafter_unfit", "It lacks fuse.weight.", "source")
             case LoadDrafter(source=source):
-                if source == "auto":
+                word, _, path = source.partition(" ")
+                if word in ("auto", "until"):
                     self._mtp = ModelState("loading", source, message="loading its weights")
                     time.sleep(0.5)
+                while word == "until" and not Path(path).exists():
+                    time.sleep(0.02)
                 self._mtp = _loaded(source)
                 return Reply(call, msgspec.to_builtins(self._mtp_state))
             case SetDrafter():
@@ -215,6 +226,16 @@ class Engine:
                 return Reply(call, corpus_states([self._shelves]))
             case EncodeCorpus():
                 return Reply(call, encode_corpus(lambda text: list(text.encode()), body))
+            case StartRecording(name=name):
+                if self._recording:
+                    return Reply(call, None, "recording_running", "A recording runs already.")
+                self._recording, self._recorded = name, 0
+                return Reply(call, {})
+            case StopRecording():
+                if self._recording:
+                    self.send(Recorded(self._recording, b"", "stopped"))
+                self._recording = ""
+                return Reply(call, {})
             case GetReport():
                 return Reply(call, {"acceptance": {}})
             case GetWhatIf():
@@ -289,6 +310,8 @@ class Engine:
                 return
             while "hang" in asked and submit.id not in self._cancelled:
                 time.sleep(0.01)
+            while "gate " in asked and not Path(asked.split("gate ", 1)[1]).exists():
+                time.sleep(0.01)
             if "slow" in asked:
                 time.sleep(0.02)
         reason: FinishReason = "length" if submit.sampling.max_tokens else "stop"
@@ -301,6 +324,11 @@ class Engine:
         steps = tokens // 2
         counts = Speculation(steps, steps, steps, (0, steps), 16, {"ngram": steps})
         timing = Timing(0.1, 5.0, 5.0 + tokens, 1.0 if tokens > 1 else None)
+        if self._recording:
+            self._recorded += 1
+            over = self._recorded == 5
+            self.send(Recorded(self._recording, LINE, "duration" if over else ""))
+            self._recording = "" if over else self._recording
         self._end(Finished(submit.id, reason, stop, 7, tokens, counts, timing, cached_tokens=4))
 
     def _misbehave(self, asked: str) -> None:
@@ -327,36 +355,38 @@ class Engine:
             running = 1e3 * (time.monotonic() - self._stuck) if self._stuck else None
             self.send(Heartbeat(7, running))
             self._decision += 1
-            self.send(
-                Snapshot(
-                    time=time.time(),
-                    interval_s=0.1,
-                    steps=10,
-                    forwards=10,
-                    tokens=20,
-                    drafted_tokens=8,
-                    prefill_tokens=5,
-                    running=len(self._running),
-                    waiting=0,
-                    batch_mean=1.0,
-                    batch_max=1,
-                    free_pages=90,
-                    total_pages=100,
-                    tpot_ms=5.0,
-                    step_ms_p50=9.0,
-                    step_ms_p99=12.0,
-                    cells=(
-                        Cell("none", 0, 5, 5, 0, 0, (), (), 40.0, 0.0, 1.0),
-                        Cell("ngram", 2, 5, 15, 10, 8, (5, 4), (4, 3), 50.0, 0.1, 1.0),
-                    ),
-                    decisions=(_decision(self._decision),),
-                    controller=self.controller,
-                    drafters=self.drafters,
-                    preemptions=1,
-                    prefix_queried_tokens=8,
-                    prefix_hit_tokens=4,
-                )
-            )
+            with self._lock:  # what a snapshot tells must not be older than a reply before it
+                self._connection.send(self._snapshot())
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(
+            time=time.time(),
+            interval_s=0.1,
+            steps=10,
+            forwards=10,
+            tokens=20,
+            drafted_tokens=8,
+            prefill_tokens=5,
+            running=len(self._running),
+            waiting=0,
+            batch_mean=1.0,
+            batch_max=1,
+            free_pages=90,
+            total_pages=100,
+            tpot_ms=5.0,
+            step_ms_p50=9.0,
+            step_ms_p99=12.0,
+            cells=(
+                Cell("none", 0, 5, 5, 0, 0, (), (), 40.0, 0.0, 1.0),
+                Cell("ngram", 2, 5, 15, 10, 8, (5, 4), (4, 3), 50.0, 0.1, 1.0),
+            ),
+            decisions=(_decision(self._decision),),
+            controller=self.controller,
+            drafters=self.drafters,
+            preemptions=1,
+            prefix_queried_tokens=8,
+            prefix_hit_tokens=4,
+        )
 
 
 def _loaded(source: str) -> ModelState:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from app.cli import main
+from app.progress import Bars
 from tests.app.conftest import MODEL, Api, eventually, running_api
 
 
@@ -93,17 +94,19 @@ def test_a_drafter_is_loaded_shown_used_and_unloaded_and_both_are_audited(own: A
     assert newest["unload_drafter"]["after"]["model"]["state"] == "unloaded"
 
 
-def test_a_load_under_way_is_shown_and_others_go_on(own: Api) -> None:
+def test_a_load_under_way_is_shown_and_others_go_on(own: Api, tmp_path: Path) -> None:
     answers: list[Any] = []
-    work = threading.Thread(target=lambda: answers.append(post(own, "load", {})))
+    source = f"until {tmp_path / 'go'}"
+    work = threading.Thread(target=lambda: answers.append(post(own, "load", {"source": source})))
     work.start()
     eventually(lambda: mtp(own)["model"]["state"] == "loading")
     assert mtp(own)["model"]["message"] == "loading its weights"
     body = {"model": MODEL, "prompt": "hello"}
     assert own.client.post("/v1/completions", json=body).status_code == 200
-    work.join(10)
+    (tmp_path / "go").touch()
+    work.join(60)
     assert answers[0].json()["model"]["state"] == "loaded"
-    assert answers[0].json()["model"]["source"] == "auto"
+    assert answers[0].json()["model"]["source"] == source
 
 
 @pytest.mark.parametrize(
@@ -115,6 +118,9 @@ def test_a_load_under_way_is_shown_and_others_go_on(own: Api) -> None:
         ("mtp", {"source": "broken"}, 400, "drafter_unfit", "fuse.weight"),
         ("mtp", {"source": ""}, 400, "invalid_value", "source"),
         ("mtp", {"path": "x"}, 400, "invalid_value", "path"),
+        ("mtp", {"dry_run": 1}, 400, "invalid_value", "dry_run: Expected `bool`, got `int`"),
+        ("mtp", {"dry_run": "true"}, 400, "invalid_value", "dry_run: Expected `bool`, got `str`"),
+        ("mtp", [], 400, "invalid_value", "Expected `object`, got `array`"),
     ],
 )
 def test_what_cannot_be_loaded_says_why(
@@ -123,6 +129,16 @@ def test_what_cannot_be_loaded_says_why(
     refused = post(api, "load", body, name)
     assert (refused.status_code, refused.json()["code"]) == (status, code)
     assert says in refused.json()["detail"]
+
+
+def test_a_text_is_no_number_of_a_setting_or_a_request(api: Api) -> None:
+    pin = {"mode": "pinned", "drafter": "ngram", "draft_length": "3"}
+    refused = api.client.put("/api/controller", json=pin)
+    assert (refused.status_code, refused.json()["field"]) == (400, "draft_length")
+    wish = {"model": MODEL, "prompt": "x", "speculation": {"draft_length": "3"}}
+    refused = api.client.post("/v1/completions", json=wish)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "speculation.draft_length"
 
 
 def test_loading_needs_the_scope_to_operate(api: Api) -> None:
@@ -162,6 +178,20 @@ def test_the_memory_of_a_model_is_a_metric(own: Api) -> None:
 # --- the command ----------------------------------------------------------------------------------
 
 
+def test_the_command_shows_what_a_load_does_meanwhile(
+    own: Api, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show = Bars.update
+
+    def shown(bars: Bars, stage: str, fraction: float, text: str) -> None:
+        show(bars, stage, fraction, text)
+        (tmp_path / "go").touch()
+
+    monkeypatch.setattr(Bars, "update", shown)
+    assert drafter(own, "load", "mtp", f"until {tmp_path / 'go'}") == 0
+    assert "load: loading its weights" in capsys.readouterr().out
+
+
 def test_the_command_shows_the_memory_loads_lists_and_unloads(
     own: Api, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -171,7 +201,6 @@ def test_the_command_shows_the_memory_loads_lists_and_unloads(
     assert mtp(own)["model"]["state"] == "unloaded"
     assert drafter(own, "load", "mtp") == 0
     out = capsys.readouterr().out
-    assert "load: loading its weights" in out
     assert "Loaded mtp: 26.0 MiB weights, 4.0 MiB keys and values, 25% of the vocabulary" in out
     assert drafter(own, "list") == 0
     lines = capsys.readouterr().out.splitlines()

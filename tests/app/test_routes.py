@@ -181,6 +181,10 @@ def test_messages_lose_paths_addresses_and_control_characters():
         "GET /api/drafters lists them, /v1/models too"
     )
     assert clean("in /apiary/x.py") == "in [path]"
+    assert clean("/home/anna/my-head/config.json: taps. Take /x/y.") == (
+        "[path]/config.json: taps. Take [path]"
+    )
+    assert clean("Lacks /a/b/model.safetensors.") == "Lacks [path]/model.safetensors."
     assert clean("use https://example.org/a/b") == "use https://example.org/a/b"
 
 

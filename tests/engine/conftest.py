@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import pytest
+import torch
 from platformdirs import user_cache_path
 
 from engine.build import Target, open_target
@@ -20,8 +23,18 @@ CONFIG = EngineConfig(
     mtp="off",
     draft_model="off",
 )
-"""One thread: with more, a busy neighbour on the machine slows each step many times over. Tests of
-drafters with a model load the one they are about."""
+"""Tests of drafters with a model load the one they are about."""
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Generator[None]:
+    """With more, a busy neighbour on the machine slows each step many times over. What a test sets
+    ends with it: torch's threads are the process's."""
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -170,23 +170,21 @@ def matrix(
     config: EngineConfig,
     prompts: Sequence[str],
     max_tokens: int,
-    arms: Sequence[Arm],
-    batches: Sequence[int],
+    runs: Sequence[tuple[Arm, int]],
     report: Callable[[str], None] = lambda line: None,
 ) -> list[Outcome]:
-    """Every arm at every batch size against plain decoding alone."""
+    """Plain decoding alone, and every arm at its batch size against it."""
     plain, base = decode(target, config, PLAIN, prompts, max_tokens, 1)
     outcomes = [base]
-    for batch in batches:
-        for arm in ([] if batch == 1 else [PLAIN]) + list(arms):
-            texts, outcome = decode(target, config, arm, prompts, max_tokens, batch)
-            compare(target, prompts, plain, texts, outcome)
-            outcomes.append(outcome)
-            report(
-                f"{'ok' if outcome.good else 'WRONG':5} {arm.name:45} batch {batch}: "
-                f"{outcome.tokens} tokens, {outcome.tokens / outcome.forwards:.2f} a forward, "
-                f"{outcome.ties} ties, wrong: {outcome.wrong or 'none'}"
-            )
+    for arm, batch in runs:
+        texts, outcome = decode(target, config, arm, prompts, max_tokens, batch)
+        compare(target, prompts, plain, texts, outcome)
+        outcomes.append(outcome)
+        report(
+            f"{'ok' if outcome.good else 'WRONG':5} {arm.name:45} batch {batch}: "
+            f"{outcome.tokens} tokens, {outcome.tokens / outcome.forwards:.2f} a forward, "
+            f"{outcome.ties} ties, wrong: {outcome.wrong or 'none'}"
+        )
     return outcomes
 
 
@@ -222,14 +220,14 @@ def main() -> int:
     target = open_target(config, lambda stage, fraction, message: None)
     prompts = read_prompts(arguments.prompts, arguments.limit)
     arms = [fixed(1), fixed(4), fixed(8), random_lengths(1), anything(1), SWITCHING]
+    runs = [*((arm, 1) for arm in arms), *((arm, 8) for arm in (PLAIN, *arms))]
     torch.manual_seed(0)
     outcomes = matrix(
         target,
         config,
         prompts,
         arguments.max_tokens,
-        arms,
-        (1, 8),
+        runs,
         lambda line: print(line, flush=True),
     )
     good = all(outcome.good for outcome in outcomes)

@@ -153,9 +153,12 @@ class ScriptedController:
         return
 
     def plan(self, batch: BatchView, offers: Sequence[Offer]) -> Plan:
+        offered: dict[int, list[str]] = {view.id: [] for view in batch.requests}
+        for offer in offers:
+            offered[offer.request].append(offer.drafter)
         allotments = []
         for view in batch.requests:
-            names = [offer.drafter for offer in offers if offer.request == view.id]
+            names = offered[view.id]
             drafter, length = self._choose(batch.step, view.id, names)
             length = min(length, view.remaining - 1)
             chosen = drafter in names and length > 0

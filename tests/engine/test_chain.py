@@ -166,7 +166,7 @@ ASKED: dict[str, Draw] = {
 @pytest.mark.parametrize("name", ASKED)
 def test_the_law_holds_with_and_without_drafts(name: str, drafted: bool) -> None:
     propose = drawn_from(RANDOM, 31) if drafted else None
-    found = sample(executor(TABLE), 20_000, propose, lambda i: ASKED[name])
+    found = sample(executor(TABLE), 10_000, propose, lambda i: ASKED[name])
     assert misfit(found.outputs, law(TABLE, ASKED[name])) < 1
 
 
@@ -184,7 +184,7 @@ def test_the_law_test_sees_a_history_that_forgets_the_drafts(
     for broken in (False, True):
         if broken:
             monkeypatch.setattr(Penalties, "apply", forgetful)
-        found = sample(executor(TABLE), 15_000, drawn_from(TABLE, 32), lambda i: draw)
+        found = sample(executor(TABLE), 8_000, drawn_from(TABLE, 32), lambda i: draw)
         assert (misfit(found.outputs, law(TABLE, draw)) > 1) == broken
 
 

@@ -29,19 +29,16 @@ PROMPTS = [
     "The crow sang and the cheese fell. The fox ate the cheese.",
     "Write a Python function that adds two numbers, with a docstring and two examples.",
     "Translate to French: The cat sleeps on the red chair. The dog sleeps on the blue chair.",
-    "A train travels 60 km in the first hour and 80 km in the second. How far did it travel?",
-    "Write a short poem about rain on a tin roof.",
-    "List the days of the week, each with one activity.",
-    "Answer in JSON: give three cities with name, country and population.",
 ]
 TOKENS = 40
 
 
 @pytest.fixture(scope="module")
 def outcomes(target: Target, config: EngineConfig) -> dict[tuple[str, int], Outcome]:
-    alone = matrix(target, config, PROMPTS[:5], TOKENS, [fixed(4), SWITCHING], (1,))
-    together = matrix(target, config, PROMPTS, TOKENS, [random_lengths(3)], (8,))
-    return {(outcome.arm, outcome.batch): outcome for outcome in (*alone, *together)}
+    together = len(PROMPTS)
+    runs = [(fixed(4), 1), (SWITCHING, 1), (PLAIN, together), (random_lengths(3), together)]
+    found = matrix(target, config, PROMPTS, TOKENS, runs)
+    return {(outcome.arm, outcome.batch): outcome for outcome in found}
 
 
 @pytest.mark.parametrize(
@@ -49,8 +46,8 @@ def outcomes(target: Target, config: EngineConfig) -> dict[tuple[str, int], Outc
     [
         ("ngram D=4", 1),
         (SWITCHING.name, 1),
-        ("none", 8),
-        ("ngram, D random each step", 8),
+        ("none", len(PROMPTS)),
+        ("ngram, D random each step", len(PROMPTS)),
     ],
 )
 def test_greedy_text_is_plain_decodings(

@@ -59,8 +59,8 @@ def renamed(name: str) -> str:
     return f"blk.{layer}.{NAMES[part]}.{kind}"
 
 
-def write_gguf(path: Path, model: Any, tokenizer: Tokenizer, pre: str) -> None:
-    """What llama.cpp's own converter writes for a qwen2 model."""
+def write_gguf(path: Path, model: Any, tokenizer: Tokenizer, pre: str, template: str = "") -> None:
+    """What llama.cpp's own converter writes for a qwen2 model. template: for chats."""
     config = model.config
     writer = gguf.GGUFWriter(str(path), "qwen2")
     writer.add_block_count(config.num_hidden_layers)
@@ -82,6 +82,8 @@ def write_gguf(path: Path, model: Any, tokenizer: Tokenizer, pre: str) -> None:
     merges = json.loads(tokenizer.to_str())["model"]["merges"]
     writer.add_token_merges([" ".join(pair) for pair in merges])
     writer.add_eos_token_id(vocabulary[END])
+    if template:
+        writer.add_chat_template(template)
     for name, weight in model.state_dict().items():
         writer.add_tensor(renamed(name), weight.numpy())
     writer.write_header_to_file()
@@ -90,8 +92,8 @@ def write_gguf(path: Path, model: Any, tokenizer: Tokenizer, pre: str) -> None:
     writer.close()
 
 
-@pytest.fixture(scope="module")
-def source() -> tuple[Any, Tokenizer]:
+def tiny_source() -> tuple[Any, Tokenizer]:
+    """A random model of the family with a tokenizer of its own."""
     tokenizer = train(SPLITS["qwen2"])
     settings = {"use_sliding_window": False, "layer_types": None}
     end = tokenizer.token_to_id(END)
@@ -103,6 +105,11 @@ def source() -> tuple[Any, Tokenizer]:
         **settings,
     )
     return model, tokenizer
+
+
+@pytest.fixture(scope="module")
+def source() -> tuple[Any, Tokenizer]:
+    return tiny_source()
 
 
 def test_a_gguf_file_is_converted_once_and_computes_and_tokenises_what_it_says(

@@ -57,7 +57,7 @@ def config(target: Target, tmp_path_factory: pytest.TempPathFactory) -> EngineCo
         max_batch=2,
         max_draft_length=2,
         cache_dir=str(cache),
-        silence_timeout_s=3.0,
+        silence_timeout_s=60.0,
         step_timeout_s=3.0,
     )
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from engine.batch import Chunk
 from engine.drafts import Draft
 from engine.draw import Draw
-from engine.rejection import judge
+from engine.rejection import judge, likelihood
 from engine.request import Request
 from engine.sampling import choose, coupled, filtered
 from tests.engine.scripted import Harness, ScriptedDrafter
@@ -73,7 +73,7 @@ def test_a_right_drafter_is_always_accepted() -> None:
 
 @pytest.mark.parametrize("table", [RANDOM, opposite()], ids=["random", "opposite"])
 def test_acceptance_is_one_minus_the_total_variation(table: Tensor) -> None:
-    found = sample(executor(TABLE), 30_000, drawn_from(table, 8), lambda i: Draw(1.0), depth=2)
+    found = sample(executor(TABLE), 15_000, drawn_from(table, 8), lambda i: Draw(1.0), depth=2)
     distance = (TABLE[1, 0].softmax(0) - table[1, 0].softmax(0)).abs().sum() / 2
     assert found.accepted / found.drafted == pytest.approx(1 - float(distance), abs=0.02)
 
@@ -86,7 +86,7 @@ def test_filters_hold_under_the_rule(seeded: bool) -> None:
     def of(i: int) -> Draw:
         return Draw(0.8, top_k=4, top_p=0.93, min_p=0.06, seed=i) if seeded else draw
 
-    found = sample(executor(TABLE), 30_000, drawn_from(RANDOM, 9), of)
+    found = sample(executor(TABLE), 15_000, drawn_from(RANDOM, 9), of)
     assert misfit(found.outputs, law(TABLE, draw)) < 1
 
 
@@ -111,21 +111,21 @@ def fair(keep: str) -> Propose:
 
 def coin_after(keep: str) -> tuple[float, float]:
     """The misfit, and the share of 0 among the first tokens."""
-    found = sample(executor(COIN), 50_000, fair(keep), lambda i: Draw(1.0), depth=2)
+    found = sample(executor(COIN), 20_000, fair(keep), lambda i: Draw(1.0), depth=2)
     zeros = sum(count for output, count in found.outputs.items() if output[0] == 0)
-    return misfit(found.outputs, law(COIN, Draw(1.0), depth=2)), zeros / 50_000
+    return misfit(found.outputs, law(COIN, Draw(1.0), depth=2)), zeros / 20_000
 
 
 def test_truncating_by_the_drawn_token_is_caught() -> None:
     wrong, zeros = coin_after("drawn 0")
     assert wrong > 10
-    assert zeros == pytest.approx(0.85, abs=0.01)
+    assert zeros == pytest.approx(0.85, abs=0.015)
 
 
 def test_truncating_by_anything_else_is_exact() -> None:
     wrong, zeros = coin_after("half")
     assert wrong < 1
-    assert zeros == pytest.approx(0.70, abs=0.01)
+    assert zeros == pytest.approx(0.70, abs=0.015)
 
 
 # --- the rule alone ------------------------------------------------------------------------------
@@ -134,13 +134,26 @@ def test_truncating_by_anything_else_is_exact() -> None:
 def ruled(p: list[float], q: list[float], token: int, rows: int = 20_000) -> tuple[float, Tensor]:
     """Share of accepted drafts, and the weights of the draw that replaces a rejected one."""
     scores = torch.tensor(p).log().expand(rows, -1)
-    accepted, weights = judge(
+    accepted, weights, chances = judge(
         scores,
         torch.full((rows,), token),
         torch.tensor(q).expand(rows, -1),
         torch.Generator().manual_seed(2),
     )
+    if accepted.any():
+        assert float(chances[0]) == pytest.approx(float(accepted.float().mean()), abs=0.015)
     return float(accepted.float().mean()), weights[0].exp()
+
+
+def test_a_draft_without_a_law_is_accepted_as_often_as_it_is_drawn() -> None:
+    scores = torch.tensor([[0.2, 0.8, 0.0], [0.5, 0.25, 0.25]]).log()
+    assert likelihood(scores, torch.tensor([1, 0])).tolist() == pytest.approx([0.8, 0.5])
+    assert likelihood(scores, torch.tensor([2, 7])).tolist() == [0.0, 0.0]
+    noise = torch.Generator().manual_seed(1)
+    chances = judge(
+        scores, torch.tensor([0, 7]), torch.tensor([[0.0, 0.5, 0.5]] * 2), noise
+    ).chances
+    assert chances.tolist() == pytest.approx([0.2, 0.0])
 
 
 def test_a_draft_the_target_gives_no_mass_is_rejected() -> None:
@@ -185,7 +198,7 @@ def test_a_lying_q_that_denies_its_draft_does_not_bias() -> None:
         q[:, :, 0] = 1.0
         return Drafts(tokens, q, [most] * len(last))
 
-    found = sample(executor(TABLE), 20_000, propose, lambda i: Draw(1.0))
+    found = sample(executor(TABLE), 10_000, propose, lambda i: Draw(1.0))
     assert misfit(found.outputs, law(TABLE, Draw(1.0))) < 1
 
 
@@ -256,7 +269,7 @@ def test_a_coupled_draft_of_the_same_law_always_agrees_and_a_near_one_mostly() -
     near = TABLE[1, 0] + 0.1 * RANDOM[1, 0]
     generator = torch.Generator().manual_seed(1)
     places = [7] * rows
-    tokens, _ = choose(TABLE[1, 0].expand(rows, -1), draws, places, CPU, generator)
+    tokens, *_ = choose(TABLE[1, 0].expand(rows, -1), draws, places, CPU, generator)
     assert torch.equal(coupled(TABLE[1, 0].expand(rows, -1), draws, places, CPU), tokens)
     agreed = (coupled(near.expand(rows, -1), draws, places, CPU) == tokens).float().mean()
     p, q = (filtered(row[None], draws[:1], CPU).softmax(-1) for row in (TABLE[1, 0], near))

@@ -315,7 +315,7 @@ def test_quantised_tensors_are_refused(tmp_path: Path) -> None:
     name = "mtp.layers.0.mlp.experts.2.up_proj.weight"
     weights[name] = weights[name].to(torch.float8_e4m3fn)
     error = refusal(folder_of("qwen3_next", tmp_path, weights), "qwen3_next")
-    assert f"{name} as float8_e4m3fn, which is quantised" in error.message
+    assert f"{name} as F8_E4M3, which is quantised" in error.message
 
 
 def test_the_head_of_another_model_is_refused(tmp_path: Path) -> None:

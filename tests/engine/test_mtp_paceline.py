@@ -239,7 +239,7 @@ def broken(folder: Path, target: Decoder | None = None, fingerprint: str = TOKEN
         (lambda t: t.update({"draft_ids": torch.tensor([[3]])}), "draft_ids is [1, 1]"),
         (lambda t: t.update({"draft_ids": torch.tensor(3)}), "draft_ids is []"),
         (lambda t: t.update({"draft_ids": torch.empty(0, dtype=torch.int32)}), "not within"),
-        (lambda t: t.update({"norm.weight": torch.ones(32, dtype=torch.int32)}), "not weights"),
+        (lambda t: t.update({"norm.weight": torch.ones(32, dtype=torch.int32)}), "no weights"),
     ],
 )  # fmt: skip
 def test_a_head_of_other_tensors_is_refused(change: Any, said: str, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_what_is_kept_of_a_row_does_not_depend_on_its_neighbours() -> None:
         for _ in range(len(scores))
     ]
     together = keep_top(scores, draws, CPU)
-    drawn, _ = choose(scores, draws, range(len(draws)), CPU, generator())
+    drawn, *_ = choose(scores, draws, range(len(draws)), CPU, generator())
     for place, draw in enumerate(draws):
         row = scores[place : place + 1]
         assert torch.equal(keep_top(row, [draw], CPU)[0], together[place])
@@ -129,7 +129,7 @@ def test_the_drawn_law_is_the_softmax(seeded: bool) -> None:
     total = 40_000
     row = torch.tensor([0.0, 1.0, -1.0, 2.0, float("-inf"), 0.5])
     draws = [Draw(0.8, seed=7 if seeded else None)] * total
-    tokens, sound = choose(row.expand(total, -1), draws, range(total), CPU, generator())
+    tokens, sound, _ = choose(row.expand(total, -1), draws, range(total), CPU, generator())
     counts = torch.bincount(tokens, minlength=6).double()
     expected = (row / 0.8).softmax(0).double() * total
     assert counts[4] == 0
@@ -151,7 +151,7 @@ def test_seeded_noise_depends_on_seed_position_and_token_alone() -> None:
 
 def test_greedy_and_sampled_rows_share_a_batch() -> None:
     logits = torch.tensor([[0.0, 3.0, 1.0]] * 3)
-    tokens, _ = choose(logits, [Draw(), Draw(2.0, top_k=1), Draw()], [1, 2, 3], CPU, generator())
+    tokens, *_ = choose(logits, [Draw(), Draw(2.0, top_k=1), Draw()], [1, 2, 3], CPU, generator())
     assert tokens.tolist() == [1, 1, 1]
 
 

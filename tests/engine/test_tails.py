@@ -58,7 +58,7 @@ def chain(head: Tensor, tail: Tensor, seed: int, *, choosy: bool = False) -> Pro
 @pytest.mark.parametrize("choosy", [False, True], ids=["always", "by what was drawn"])
 def test_a_one_hot_tail_behind_a_drawn_head_keeps_the_law(head: Tensor, choosy: bool) -> None:
     found = sample(
-        executor(TABLE), 60_000, chain(head, TABLE, 7, choosy=choosy), lambda i: Draw(1.0)
+        executor(TABLE), 15_000, chain(head, TABLE, 7, choosy=choosy), lambda i: Draw(1.0)
     )
     assert found.drafted > 0
     assert misfit(found.outputs, law(TABLE, Draw(1.0))) < 1
@@ -74,7 +74,7 @@ def test_a_tail_that_is_judged_by_the_heads_law_would_be_caught() -> None:
             return found
         return Drafts(found.tokens, found.q.expand(-1, most, -1), found.lengths)
 
-    found = sample(executor(TABLE), 60_000, wrong, lambda i: Draw(1.0))
+    found = sample(executor(TABLE), 15_000, wrong, lambda i: Draw(1.0))
     assert misfit(found.outputs, law(TABLE, Draw(1.0))) > 1
 
 

@@ -100,7 +100,7 @@ def test_the_sampled_law_is_the_targets_for_every_drafter(name: str, seeded: boo
         def choose(step: int, request: int, names: list[str]) -> tuple[str, int]:
             return "a", request % 3
 
-    harness = Harness(VOCABULARY, logits, drafters, choose, pages=8192)
+    harness = Harness(VOCABULARY, logits, drafters, choose, pages=2048)
     counts: Counter[tuple[int, ...]] = Counter()
     while counts.total() < SAMPLES:
         requests = [

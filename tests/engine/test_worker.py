@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import socket
 import stat
 import struct
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,9 @@ import pytest
 
 from engine import worker
 from engine.config import EngineConfig
+from engine.frames import Connection
 from engine.outbox import Outbox, Pulse
-from engine.traffic import Inbox
+from engine.traffic import Errand, Inbox
 from engine.wire import Deltas, Finished, FromEngine, Heartbeat, Progress, Snapshot, StartFailed
 from tests.engine.scripted import Harness
 
@@ -50,11 +53,67 @@ def receive(sock: socket.socket) -> FromEngine:
     return message
 
 
-def test_the_socket_is_for_its_owner_only(
-    process: tuple[subprocess.Popen[bytes], Path],
-) -> None:
-    _, path = process
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+def test_the_socket_is_for_its_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    accepted: list[Connection] = []
+    listener = threading.Thread(target=lambda: accepted.append(worker._accept(str(path))))
+    listener.start()
+    deadline = time.monotonic() + 30
+    with socket.socket(socket.AF_UNIX) as sock:
+        while sock.connect_ex(str(path)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        listener.join(30)
+    accepted[0].close()
+
+
+def test_the_loop_keeps_nothing_of_an_errand_that_is_done() -> None:
+    """A drafter that is unloaded must be gone with its weights before the loop waits again."""
+
+    class Weights:
+        pass
+
+    weights = Weights()
+    gone = weakref.ref(weights)
+    done = threading.Event()
+
+    def errand(held: Weights) -> None:
+        done.set()
+
+    harness = Harness(5, lambda token, position: [0.0, 1.0, 0.0, 0.0, 0.0])
+    outbox, inbox, pulse = Outbox(2_000), Inbox(8), Pulse()
+    text: Any = None
+    loop = threading.Thread(target=worker._loop, args=(harness.engine, text, inbox, outbox, pulse))
+    loop.start()
+    inbox.put(Errand(functools.partial(errand, weights)))
+    del weights
+    assert done.wait(30)
+    deadline = time.monotonic() + 30
+    while gone() is not None:
+        assert time.monotonic() < deadline, "the loop holds on to what it ran"
+        time.sleep(0.01)
+    inbox.close()
+    loop.join(30)
+    assert not loop.is_alive()
+
+
+def test_an_errand_that_fails_does_not_end_the_loop() -> None:
+    def fail() -> None:
+        raise ValueError("its own fault")
+
+    harness = Harness(5, lambda token, position: [0.0, 1.0, 0.0, 0.0, 0.0])
+    outbox, inbox, pulse = Outbox(2_000), Inbox(8), Pulse()
+    text: Any = None
+    loop = threading.Thread(target=worker._loop, args=(harness.engine, text, inbox, outbox, pulse))
+    loop.start()
+    done = threading.Event()
+    inbox.put(Errand(fail))
+    inbox.put(Errand(done.set))
+    assert done.wait(30)
+    inbox.close()
+    loop.join(30)
+    assert not loop.is_alive()
 
 
 def test_a_wrong_model_path_is_said_over_the_socket_and_ends_the_process(
@@ -78,6 +137,7 @@ def test_the_loop_makes_no_step_while_the_client_does_not_read() -> None:
     outbox, inbox, pulse = Outbox(2_000), Inbox(8), Pulse()
     harness.engine._emit = outbox.put
     harness.add([1], 400)
+    started = time.monotonic()
     text: Any = None
     loop = threading.Thread(target=worker._loop, args=(harness.engine, text, inbox, outbox, pulse))
     loop.start()
@@ -100,7 +160,8 @@ def test_the_loop_makes_no_step_while_the_client_does_not_read() -> None:
     assert not loop.is_alive()
     deltas = [item for m in messages if isinstance(m, Deltas) for item in m.items]
     assert sum(len(delta.pieces) for delta in deltas) == 400
-    assert sum(isinstance(m, Snapshot) for m in messages) <= 2
+    most = 1 + (time.monotonic() - started) / worker.SNAPSHOT_SECONDS
+    assert sum(isinstance(m, Snapshot) for m in messages) <= most
 
 
 def test_the_process_ends_when_nobody_reads_its_refusal(

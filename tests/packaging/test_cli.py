@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,28 @@ def paceline(*arguments: str, **environment: str) -> subprocess.CompletedProcess
         timeout=120,
         check=False,
     )
+
+
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def here(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Done]:
+    """The command in this process: another takes seconds for its imports."""
+    for name in set(os.environ) - set(clean_environment()):
+        monkeypatch.delenv(name)
+
+    def run(*arguments: str) -> Done:
+        status, said = main(arguments), capsys.readouterr()
+        return Done(status, said.out, said.err)
+
+    return run
 
 
 @pytest.mark.parametrize("path", ALL, ids=lambda path: " ".join(path) or "paceline")
@@ -116,45 +140,55 @@ def test_a_wrong_model_path_ends_with_3_and_says_what_to_give(tmp_path: Path) ->
     assert "Traceback" not in done.stderr
 
 
-def test_a_damaged_key_pepper_ends_with_3(tmp_path: Path) -> None:
+def test_a_damaged_key_pepper_ends_with_3(here: Callable[..., Done], tmp_path: Path) -> None:
     (tmp_path / "pepper").write_bytes(b"short")
     where = ("--data-dir", str(tmp_path))
-    for command in (("serve", "--port", str(free_port())), ("keys", "list")):
-        done = paceline(*command, *where)
+    for run, command in (
+        (paceline, ("serve", "--port", str(free_port()))),
+        (here, ("keys", "list")),
+    ):
+        done = run(*command, *where)
         assert done.returncode == 3
         assert "pepper" in done.stderr
         assert "Restore it from a backup" in done.stderr
         assert "Traceback" not in done.stderr
 
 
-def test_a_missing_key_pepper_is_not_replaced_while_there_are_keys(tmp_path: Path) -> None:
+def test_a_missing_key_pepper_is_not_replaced_while_there_are_keys(
+    here: Callable[..., Done], tmp_path: Path
+) -> None:
     where = ("--data-dir", str(tmp_path))
-    assert paceline("keys", "create", "laptop", *where).returncode == 0
+    assert here("keys", "create", "laptop", *where).returncode == 0
     pepper = (tmp_path / "pepper").read_bytes()
     (tmp_path / "pepper").unlink()
-    for command in (("serve", "--port", str(free_port())), ("keys", "list")):
-        done = paceline(*command, *where)
+    for run, command in (
+        (paceline, ("serve", "--port", str(free_port()))),
+        (here, ("keys", "list")),
+    ):
+        done = run(*command, *where)
         assert done.returncode == 3
         assert f"{tmp_path}/pepper is missing" in done.stderr
         assert "delete the keys" in done.stderr
         assert "Traceback" not in done.stderr
         assert not (tmp_path / "pepper").exists()
     (tmp_path / "pepper").write_bytes(pepper)
-    assert "laptop" in paceline("keys", "list", *where).stdout
+    assert "laptop" in here("keys", "list", *where).stdout
 
 
-def test_keys_of_a_data_directory_that_is_not_there_end_with_3(tmp_path: Path) -> None:
+def test_keys_of_a_data_directory_that_is_not_there_end_with_3(
+    here: Callable[..., Done], tmp_path: Path
+) -> None:
     missing = tmp_path / "missing"
     for command in (("list",), ("revoke", "key_x")):
-        done = paceline("keys", *command, "--data-dir", str(missing))
+        done = here("keys", *command, "--data-dir", str(missing))
         assert done.returncode == 3
         assert f"There is no data directory {missing}" in done.stderr
         assert not missing.exists()
 
 
-def test_an_unusable_data_directory_ends_with_3(tmp_path: Path) -> None:
+def test_an_unusable_data_directory_ends_with_3(here: Callable[..., Done], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = paceline("db", "upgrade", "--data-dir", str(tmp_path / "file"))
+    done = here("db", "upgrade", "--data-dir", str(tmp_path / "file"))
     assert done.returncode == 3
     assert "Cannot write to the data directory" in done.stderr
 
@@ -170,23 +204,25 @@ def test_a_key_that_cannot_be_made_is_a_usage_error(
     assert not (tmp_path / "data").exists()
 
 
-def test_keys_with_odd_times_are_listed(tmp_path: Path) -> None:
+def test_keys_with_odd_times_are_listed(here: Callable[..., Done], tmp_path: Path) -> None:
     import sqlite3
 
     where = ("--data-dir", str(tmp_path))
-    assert paceline("keys", "create", "laptop", *where).returncode == 0
+    assert here("keys", "create", "laptop", *where).returncode == 0
     for value in (1e300, -1e300, 9e999, 0):
         with sqlite3.connect(tmp_path / "paceline.db") as database:
             database.execute("UPDATE api_keys SET expires_at = ?, last_used = ?", (value, value))
-        done = paceline("keys", "list", *where)
+        done = here("keys", "list", *where)
         assert done.returncode == 0, done.stderr
         assert "laptop" in done.stdout
 
 
-def test_a_database_of_a_newer_version_ends_with_3(tmp_path: Path) -> None:
+def test_a_database_of_a_newer_version_ends_with_3(
+    here: Callable[..., Done], tmp_path: Path
+) -> None:
     import sqlite3
 
-    assert paceline("db", "upgrade", "--data-dir", str(tmp_path)).returncode == 0
+    assert here("db", "upgrade", "--data-dir", str(tmp_path)).returncode == 0
     with sqlite3.connect(tmp_path / "paceline.db") as database:
         database.execute("UPDATE alembic_version SET version_num = 'future'")
     done = paceline("serve", "--port", str(free_port()), "--data-dir", str(tmp_path))
@@ -195,26 +231,26 @@ def test_a_database_of_a_newer_version_ends_with_3(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_the_schema_goes_up_and_down(tmp_path: Path) -> None:
+def test_the_schema_goes_up_and_down(here: Callable[..., Done], tmp_path: Path) -> None:
     where = ("--data-dir", str(tmp_path))
-    assert paceline("db", "current", *where).stdout.strip() == "empty"
-    newest = paceline("db", "upgrade", *where).stdout.strip()
+    assert here("db", "current", *where).stdout.strip() == "empty"
+    newest = here("db", "upgrade", *where).stdout.strip()
     assert newest not in ("", "empty")
-    assert paceline("db", "current", *where).stdout.strip() == newest
-    assert paceline("db", "downgrade", "base", *where).stdout.strip() == "empty"
+    assert here("db", "current", *where).stdout.strip() == newest
+    assert here("db", "downgrade", "base", *where).stdout.strip() == "empty"
 
 
-def test_a_key_is_made_listed_and_revoked(tmp_path: Path) -> None:
+def test_a_key_is_made_listed_and_revoked(here: Callable[..., Done], tmp_path: Path) -> None:
     where = ("--data-dir", str(tmp_path))
     secret = paceline("keys", "create", "laptop", "--role", "operator", *where).stdout.strip()
     assert secret.startswith("pl-")
-    listed = paceline("keys", "list", *where).stdout
+    listed = here("keys", "list", *where).stdout
     assert "laptop" in listed
     assert secret not in listed
     key_id = next(word for word in listed.split() if word.startswith("key_"))
-    assert paceline("keys", "revoke", key_id, *where).returncode == 0
-    assert "revoked" in paceline("keys", "list", *where).stdout
-    assert paceline("keys", "revoke", "key_none", *where).returncode == 1
+    assert here("keys", "revoke", key_id, *where).returncode == 0
+    assert "revoked" in here("keys", "list", *where).stdout
+    assert here("keys", "revoke", "key_none", *where).returncode == 1
 
 
 def test_clients_say_that_no_server_answers() -> None:

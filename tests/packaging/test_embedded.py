@@ -14,6 +14,7 @@ import pytest
 from app.settings import load_settings
 from engine import embedded
 from engine.embedded import ModelError, damage, ensure_embedded, model_folder
+from tests.engine.test_gguf import tiny_source, write_gguf
 
 
 @pytest.fixture(scope="module")
@@ -101,16 +102,27 @@ def test_the_weights_are_exactly_those_of_the_gguf_file(cache: Path, tmp_path: P
             assert np.array_equal(weights.get_tensor(target), expected), target
 
 
-def test_a_tampered_file_is_found_and_the_folder_made_again(
-    cache: Path, tmp_path: Path, offline: None
-) -> None:
-    folder = linked_copy(cache, tmp_path)
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache directory for which the embedded model is a tiny one, whose wheel is there."""
+    file, wheel = tmp_path / "tiny.gguf", tmp_path / "downloads" / embedded.WHEEL
+    write_gguf(file, *tiny_source(), "qwen2", template="{{ messages[0].content }}")
+    wheel.parent.mkdir()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.write(file, embedded.GGUF_MEMBER)
+    monkeypatch.setattr(embedded, "GGUF_SHA256", embedded.sha256(file))
+    monkeypatch.setattr(embedded, "WHEEL_SHA256", embedded.sha256(wheel))
+    file.unlink()
+    return tmp_path
+
+
+def test_a_tampered_file_is_found_and_the_folder_made_again(tiny: Path, offline: None) -> None:
+    folder = ensure_embedded(tiny)
     config = (folder / "config.json").read_text("utf-8")
-    (folder / "config.json").unlink()
-    (folder / "config.json").write_text(config.replace("8192", "4096"), "utf-8")
+    (folder / "config.json").write_text(config.replace("128", "64"), "utf-8")
     assert damage(folder) == "config.json was changed"
     messages: list[str] = []
-    assert ensure_embedded(tmp_path, lambda done, text: messages.append(text)) == folder
+    assert ensure_embedded(tiny, lambda done, text: messages.append(text)) == folder
     assert any("damaged (config.json was changed)" in text for text in messages)
     assert damage(folder) is None
     assert (folder / "config.json").read_text("utf-8") == config

@@ -62,7 +62,7 @@ class Up:
         return psutil.wait_procs(self.family, timeout=10)[1]
 
 
-Start = Callable[[Path], Up]
+Start = Callable[..., Up]
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,12 @@ class Failed:
 def start() -> Generator[Start]:
     """Starts `up` in a data directory, and ends what the test leaves."""
     with ExitStack() as stack:
-        yield lambda data_dir: stack.enter_context(running_up(data_dir))
+        yield lambda *arguments: stack.enter_context(running_up(*arguments))
 
 
 @contextmanager
-def running_up(data_dir: Path) -> Generator[Up]:
-    running = Up(data_dir)
+def running_up(data_dir: Path, *options: str) -> Generator[Up]:
+    running = Up(data_dir, *options)
     yield running
     if running.process.poll() is None:
         running.process.send_signal(signal.SIGTERM)
@@ -138,7 +138,7 @@ def test_a_start_that_fails_has_shown_the_key_that_it_made(failed: Failed) -> No
 def test_the_next_start_shows_no_key_and_stops_everything_when_a_child_dies(
     failed: Failed, start: Start
 ) -> None:
-    up = start(failed.data_dir)
+    up = start(failed.data_dir, "--mtp", "off", "--draft-model", "off")
     up.wait_until_announced()
     assert "shown only now" not in up.output()
     console = next(p for p in up.family if "streamlit" in " ".join(p.cmdline()))
