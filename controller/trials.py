@@ -63,4 +63,4 @@ def catch_up_ms(candidates: Choices) -> Table:
     if candidates.catch_up is None:
         return np.zeros(len(candidates))
     per_row = np.array([price.per_row for price in candidates.prices])
-    return candidates.catch_up * per_row[candidates.who]
+    return candidates.catch_up.astype(np.float64) * per_row[candidates.who]

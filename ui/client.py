@@ -126,8 +126,8 @@ class Client:
         with self._report_lock:
             if self._report is None or time.monotonic() - self._report_at > REPORT_S:
                 self._report = None
-                self._report = self._call("GET", "/api/controller").get("report") or {}
-                self._report_at = time.monotonic()
+                found: Json = self._call("GET", "/api/controller").get("report") or {}
+                self._report, self._report_at = found, time.monotonic()
             return self._report
 
     def set_controller(

@@ -93,7 +93,7 @@ def test_pinned_and_off_are_never_probed() -> None:
         world.controller.configure(setting)
         world.plans.clear()
         world.run(600)
-        assert all(p.probe is None for p in world.plans)
+        assert not any(p.probes for p in world.plans)
         assert len({a.length for p in world.plans for a in p.allotments}) == 1
     assert offer().drafter == "ngram"
 
