@@ -41,6 +41,9 @@ class FreeRows(CostModel):
     def verify_curve(self, requests: int, extra: int, context_tokens: int) -> NDArray[np.float64]:
         return np.full(extra + 1, FREE_MS)
 
+    def row_ms(self, requests: int, rows: int, context_tokens: int) -> tuple[float, float]:
+        return FREE_MS, 0.0
+
     def overhead_ms(self, requests: int, drafting: bool) -> float:
         return 0.0
 

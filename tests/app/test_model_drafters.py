@@ -131,14 +131,10 @@ def test_what_cannot_be_loaded_says_why(
     assert says in refused.json()["detail"]
 
 
-def test_a_text_is_no_number_of_a_setting_or_a_request(api: Api) -> None:
+def test_a_text_is_no_number_of_a_setting(api: Api) -> None:
     pin = {"mode": "pinned", "drafter": "ngram", "draft_length": "3"}
     refused = api.client.put("/api/controller", json=pin)
     assert (refused.status_code, refused.json()["field"]) == (400, "draft_length")
-    wish = {"model": MODEL, "prompt": "x", "speculation": {"draft_length": "3"}}
-    refused = api.client.post("/v1/completions", json=wish)
-    assert refused.status_code == 400
-    assert refused.json()["error"]["param"] == "speculation.draft_length"
 
 
 def test_loading_needs_the_scope_to_operate(api: Api) -> None:

@@ -333,7 +333,7 @@ def test_a_head_is_loaded_used_and_unloaded_while_requests_run(
         counts = used.model_extra["metrics"]["speculative_decoding"]
         assert counts["drafted_by"]["mtp"]["num_draft_tokens"] > 0
         assert post("unload").is_success
-        with pytest.raises(openai.BadRequestError, match="there is no drafter 'mtp'"):
+        with pytest.raises(openai.BadRequestError, match="drafter 'mtp' is not loaded"):
             greedy(client, REPEAT, speculation={"drafter": "mtp"})
         assert post("load").is_success, "without a source: the one that ships"
         used = greedy(client, REPEAT, speculation={"drafter": "mtp", "draft_length": 2})

@@ -142,7 +142,7 @@ def test_controller_switches_to_a_pinned_drafter_and_back(
         choose(page, "switch", "Drafter", "ngram")
         page.get_by_text("Fixed draft length").click()
         expect(page.get_by_role("slider", name="Draft length D (tokens)")).to_have_value("4")
-        page.get_by_role("button", name="Apply").click()
+        page.get_by_role("button", name="Apply", exact=True).click()
         expect(page.locator(".st-key-switch-answer")).to_have_text("Pinned to ngram with D = 4.")
         setting = live.get("/api/state")["controller"]
         assert (setting["mode"], setting["drafter"], setting["draft_length"]) == (
@@ -155,7 +155,7 @@ def test_controller_switches_to_a_pinned_drafter_and_back(
         expect(chart(page, "length")).to_be_visible()
         screenshot(page, "console-controller")
         page.get_by_role("radio", name="Auto").click()
-        page.get_by_role("button", name="Apply").click()
+        page.get_by_role("button", name="Apply", exact=True).click()
         expect(page.locator(".st-key-switch-answer")).to_contain_text("The controller chooses")
         assert live.get("/api/state")["controller"]["mode"] == "auto"
     finally:
