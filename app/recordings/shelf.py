@@ -185,9 +185,15 @@ class Recordings:
     # --- those that there are -----------------------------------------------------------------
 
     async def list(self) -> list[Recording]:
-        """The newest first."""
-        found = await asyncio.to_thread(self._ended)
-        return [_state(self._running), *found] if self._running is not None else found
+        """The newest first; each once, also while one begins or ends."""
+        while True:
+            running = self._running
+            found = await asyncio.to_thread(self._ended)
+            if self._running is running:
+                break
+        if running is None:
+            return found
+        return [_state(running), *(one for one in found if one.name != running.name)]
 
     def find(self, name: str) -> Path:
         """The file of one that has ended."""
