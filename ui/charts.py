@@ -297,7 +297,14 @@ def _by_drafter(rows: Sequence[Row]) -> alt.Color:
     return alt.Color("drafter:N", scale=scale, legend=None)
 
 
-def legend(title: str | None = None) -> alt.Legend:
-    """Above the plot, in one row."""
+def legend(title: str | None = None, dashed: bool = False) -> alt.Legend:
+    """Above the plot, in one row. dashed: its lines are told apart by that."""
     # A fixed place above the plot, so that the plot keeps its width when a series appears.
-    return alt.Legend(orient="top", title=title, direction="horizontal", offset=2, symbolSize=90)
+    return alt.Legend(
+        orient="top",
+        title=title,
+        direction="horizontal",
+        offset=2,
+        symbolSize=90,
+        symbolType="stroke" if dashed else alt.Undefined,
+    )

@@ -9,11 +9,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from engine.config import EngineConfig
 from engine.errors import StartError
 from engine.mtp.paceline_head import open_paceline
 from engine.trained import DRAFT_IDS, TargetFacts, save
@@ -26,8 +28,10 @@ from engine.training.fit_module import Sizes
 from engine.training.fit_mtp import MtpHead
 from engine.training.fit_options import Options
 from engine.training.fit_start import build
+from engine.training.job import Fit
 from engine.training.model_digest import weights_digest
 from engine.training.shards import About, Shard, about_all, path_of, read, write
+from engine.training.vocabulary_ranking import write_ids
 from tests.engine.heads import FLOAT, Slots, run, tiny_decoder
 
 VOCABULARY, HIDDEN, TAPS = 61, 32, (0, 1, 2)
@@ -105,6 +109,22 @@ def stored(folder: Path, target: Path, **options: int) -> Path:
     folder.mkdir()
     write(path_of(folder, 0), shard(**options), about_of(target))
     return folder
+
+
+def tiny_job(folder: Path, tokens: int, checkpoint_steps: int) -> Fit:
+    """Trains a head for the tiny target, in folders beside it."""
+    target = target_folder(folder / "target")
+    shards = stored(folder / "shards", target)
+    write_ids(folder / "ids.npy", np.array(KEPT))
+    return Fit(
+        EngineConfig(model=str(target), threads=1),
+        out=str(folder / "made"),
+        run=str(folder / "made.run"),
+        shards=str(shards),
+        draft_ids=str(folder / "ids.npy"),
+        options={"tokens": tokens, "rows": 24, "depth": 1, "precision": "float32"},
+        checkpoint_steps=checkpoint_steps,
+    )
 
 
 @pytest.fixture(scope="module")

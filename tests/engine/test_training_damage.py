@@ -21,9 +21,9 @@ from engine.training.fitting import train
 from engine.training.job import Corpus, Fit
 from engine.training.journal import Journal
 from engine.training.shards import Shard, path_of, read, write
-from engine.training.vocabulary_ranking import read_ids, write_ids
+from engine.training.vocabulary_ranking import read_ids
 from tests.conftest import ROOT, clean_environment
-from tests.engine.test_fit import ABOUT, KEPT, shard, stored, target_folder
+from tests.engine.test_fit import ABOUT, shard, stored, target_folder, tiny_job
 
 SMALL = 4096
 """Bytes that a file may take where the disk is full."""
@@ -31,18 +31,7 @@ SMALL = 4096
 
 @pytest.fixture
 def job(tmp_path: Path) -> Fit:
-    target = target_folder(tmp_path / "target")
-    shards = stored(tmp_path / "shards", target)
-    write_ids(tmp_path / "ids.npy", np.array(KEPT))
-    return Fit(
-        EngineConfig(model=str(target), threads=1),
-        out=str(tmp_path / "made"),
-        run=str(tmp_path / "made.run"),
-        shards=str(shards),
-        draft_ids=str(tmp_path / "ids.npy"),
-        options={"tokens": 100, "rows": 24, "depth": 1, "precision": "float32"},
-        checkpoint_steps=1,
-    )
+    return tiny_job(tmp_path, tokens=100, checkpoint_steps=1)
 
 
 def silent(*told: Any) -> None:

@@ -13,18 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import psutil
 import pytest
 
-from engine.config import EngineConfig
 from engine.errors import StartError
 from engine.training import lock
 from engine.training.job import Fit
 from engine.training.lock import only_writer
-from engine.training.vocabulary_ranking import write_ids
 from tests.conftest import ROOT, clean_environment
-from tests.engine.test_fit import KEPT, stored, target_folder
+from tests.engine.test_fit import tiny_job
 
 WAIT_S = 200.0
 ENDLESS = 1 << 39
@@ -33,18 +30,7 @@ ENDLESS = 1 << 39
 @pytest.fixture
 def job(tmp_path: Path) -> Fit:
     """Trains a tiny head for ever, with a checkpoint after every tenth step."""
-    target = target_folder(tmp_path / "target")
-    shards = stored(tmp_path / "shards", target)
-    write_ids(tmp_path / "ids.npy", np.array(KEPT))
-    return Fit(
-        EngineConfig(model=str(target), threads=1),
-        out=str(tmp_path / "made"),
-        run=str(tmp_path / "made.run"),
-        shards=str(shards),
-        draft_ids=str(tmp_path / "ids.npy"),
-        options={"tokens": ENDLESS, "rows": 24, "depth": 1, "precision": "float32"},
-        checkpoint_steps=10,
-    )
+    return tiny_job(tmp_path, tokens=ENDLESS, checkpoint_steps=10)
 
 
 def command(job: Fit, processes: int = 1) -> list[str]:

@@ -122,7 +122,9 @@ def positions(rows: Sequence[Row]) -> alt.Chart:
             legend=charts.legend("Drafter"),
         ),
         strokeDash=alt.StrokeDash(
-            "arm:N", scale=alt.Scale(domain=arms, range=dashes), legend=charts.legend("Arm")
+            "arm:N",
+            scale=alt.Scale(domain=arms, range=dashes),
+            legend=charts.legend("Arm", dashed=True),
         ),
         tooltip=[
             alt.Tooltip("arm:N", title="Arm"),
