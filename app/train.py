@@ -57,6 +57,16 @@ def generate(options: argparse.Namespace) -> int:
     return 0
 
 
+def prompts(options: argparse.Namespace) -> int:
+    """Prompts made of documents, into a file."""
+    names = ("documents", "out", "asks", "words", "most", "category", "seed")
+    found = run("prompts", {name: getattr(options, name) for name in names})
+    print(
+        f"Written {options.out}: {found['prompts']:,} prompts of {found['documents']:,} documents"
+    )
+    return 0
+
+
 def vocabulary(options: argparse.Namespace) -> int:
     """The ids that a drafter may draft, into a file."""
     job = job_of(options, "answers", "prompts", "size", out=options.out)

@@ -26,6 +26,12 @@ def add_train(commands: Any) -> None:
     stage.add_argument("out", help="the .npz file of answers to write")
     add_generate(stage)
     add_seed(stage)
+    text = "make prompts of documents: a passage, and what is asked about it"
+    stage = leaf(stages, "prompts", text, "app.train:prompts")
+    stage.add_argument("out", help="the JSON lines file of prompts to write")
+    stage.add_argument("documents", nargs="+", help="JSON lines with text, or with turns")
+    add_prompts(stage)
+    add_seed(stage)
     text = "pick the tokens that a drafter may draft"
     stage = leaf(stages, "vocabulary", text, "app.train:vocabulary", MODEL)
     stage.add_argument("out", help="the .npy file of token ids to write")
@@ -159,6 +165,30 @@ def add_generate(stage: argparse.ArgumentParser) -> None:
         action="store_false",
         help="generate without drafts; otherwise the controller decides, as in serving",
     )
+
+
+def add_prompts(stage: argparse.ArgumentParser) -> None:
+    stage.add_argument(
+        "--ask",
+        dest="asks",
+        action="append",
+        required=True,
+        help="a prompt with {text} where the passage goes; may be given more than once",
+    )
+    stage.add_argument(
+        "--words",
+        type=words,
+        default=(60, 300),
+        metavar="LOW:HIGH",
+        help="words of a passage, in whole sentences (default: 60:300)",
+    )
+    stage.add_argument(
+        "--most",
+        type=positive,
+        default=1000,
+        help="prompts; one passage of every document before a second (default: %(default)s)",
+    )
+    stage.add_argument("--category", default="", help="what the prompts are called in reports")
 
 
 def add_answers(stage: argparse.ArgumentParser) -> None:
@@ -315,3 +345,8 @@ def temperatures(text: str) -> tuple[float, ...]:
 
 def taps(text: str) -> tuple[int, ...]:
     return tuple(between(0, MOST_TOKENS)(part) for part in names(text))
+
+
+def words(text: str) -> tuple[int, int]:
+    low, _, high = text.partition(":")
+    return between(1, MOST_TOKENS)(low), between(1, MOST_TOKENS)(high)

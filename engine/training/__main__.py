@@ -12,7 +12,17 @@ from typing import Any
 import msgspec
 
 from engine.training.ending import end_with_input, finish, stop_on_signals, write_line
-from engine.training.job import Corpus, Evaluate, Extract, Generate, Job, Line, Say, Vocabulary
+from engine.training.job import (
+    Corpus,
+    Evaluate,
+    Extract,
+    Generate,
+    Job,
+    Line,
+    Prompts,
+    Say,
+    Vocabulary,
+)
 from engine.training.lock import only_writer
 
 
@@ -37,6 +47,13 @@ def _run(job: Job, report: Say) -> dict[str, Any]:
 
             texts, tokens = make_corpus(Path(job.answers), Path(job.out), job.most_tokens, job.seed)
             return {"answers": texts, "tokens": tokens}
+        case Prompts():
+            from engine.training.documents import make_prompts
+
+            documents, prompts = make_prompts(
+                job.documents, Path(job.out), job.asks, job.words, job.most, job.category, job.seed
+            )
+            return {"documents": documents, "prompts": prompts}
         case Generate():
             from engine.training.generate import generate
 

@@ -63,6 +63,20 @@ class Corpus(msgspec.Struct, frozen=True, tag="corpus"):
     seed: int = 0
 
 
+class Prompts(msgspec.Struct, frozen=True, tag="prompts"):
+    """Write at most so many prompts to the JSON lines file `out`: one of the asks each, with a
+    passage of the documents, JSON lines files too, in the place of {text}. words: of a passage, at
+    least and at most. category: of all these prompts."""
+
+    documents: tuple[str, ...]
+    out: str
+    asks: tuple[str, ...]
+    words: tuple[int, int]
+    most: int
+    category: str = ""
+    seed: int = 0
+
+
 class Extract(msgspec.Struct, frozen=True, tag="extract"):
     """Write shards of what the target sees in its answers to the folder `out`.
 
@@ -117,7 +131,7 @@ def without_drafters(config: EngineConfig) -> EngineConfig:
     return replace(config, mtp="off", draft_model="off")
 
 
-Job = Generate | Vocabulary | Corpus | Extract | Evaluate
+Job = Generate | Prompts | Vocabulary | Corpus | Extract | Evaluate
 
 
 class Line(msgspec.Struct, frozen=True):
