@@ -131,7 +131,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
     """The session's server. Tests that change its controller or drafters put them back."""
     data_dir = tmp_path_factory.mktemp("server")
     log = ARTIFACTS / "server.log"
-    admin_key = secrets.token_urlsafe(32)
+    admin_key = f"admin-{secrets.token_urlsafe(32)}"
     process, port = start_server(data_dir, log, admin_key=admin_key)
     url = f"http://127.0.0.1:{port}"
     try:

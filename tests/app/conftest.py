@@ -88,7 +88,7 @@ class Api:
 @contextmanager
 def running_api(data_dir: Path, **options: Any) -> Generator[Api]:
     """An API over the scripted engine in a thread; stopped as by a signal."""
-    admin_key = secrets.token_urlsafe(32)
+    admin_key = f"admin-{secrets.token_urlsafe(32)}"
     given = {"data_dir": str(data_dir), "cache_dir": str(data_dir), "model": MODEL, **options}
     settings = load_settings({**given, "served_name": MODEL}, environ={})
     settings = msgspec.structs.replace(settings, admin_key=admin_key)

@@ -92,7 +92,7 @@ class Live:
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Generator[Live]:
     """A server of its own, since one test kills its engine, and a console beside it."""
-    key = secrets.token_urlsafe(32)
+    key = f"admin-{secrets.token_urlsafe(32)}"
     port = free_port()
     log = ARTIFACTS / "e2e-server.log"
     data = tmp_path_factory.mktemp("e2e")

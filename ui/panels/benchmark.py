@@ -9,11 +9,13 @@ import streamlit as st
 
 from ui import chrome, palette
 from ui.benchmarks import facts, plots, tables
-from ui.client import ApiError, Client
+from ui.client import ApiError
 from ui.shaping import day_and_clock, escape, number
 
 REFUSED = "benchmark_refused"
 """Why a run could not be removed, until that has been shown."""
+PAGE = "benchmark_page"
+"""The name and the page of the run that was looked at last."""
 
 SPEED_NOTE = (
     "Speed of the same prompts over {base}, paired, with its 95 % interval; none with fewer than "
@@ -81,10 +83,11 @@ def _facts(record: dict[str, Any]) -> None:
 
 
 def _files(record: dict[str, Any]) -> None:
-    name, client = record["id"], chrome.client()
+    name = record["id"]
+    # Both are made now: a file made at the click may be gone before a slow browser asks for it.
     st.download_button(
         "JSON",
-        lambda: facts.document(record),
+        facts.document(record),
         f"{name}.json",
         "application/json",
         key=f"json-{name}",
@@ -95,7 +98,7 @@ def _files(record: dict[str, Any]) -> None:
     )
     st.download_button(
         "HTML page",
-        lambda: _page(client, name),
+        _page(name),
         f"{name}.html",
         "text/html",
         key=f"html-{name}",
@@ -115,12 +118,16 @@ def _files(record: dict[str, Any]) -> None:
         )
 
 
-def _page(client: Client, name: str) -> str:
-    """The page, or in its place why there is none. Runs apart from the session."""
-    try:
-        return client.benchmark_page(name)
-    except ApiError as error:
-        return f"<!doctype html><title>Paceline</title><p>{escape(error.message)}</p>"
+def _page(name: str) -> str:
+    """The page, or in its place why there is none. The last one is kept: a run does not change."""
+    kept: tuple[str, str] = st.session_state.get(PAGE, ("", ""))
+    if kept[0] != name:
+        try:
+            kept = (name, chrome.client().benchmark_page(name))
+        except ApiError as error:
+            return f"<!doctype html><title>Paceline</title><p>{escape(error.message)}</p>"
+        st.session_state[PAGE] = kept
+    return kept[1]
 
 
 def _remove(name: str) -> None:

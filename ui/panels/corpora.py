@@ -13,8 +13,8 @@ from ui.client import ApiError
 
 TYPES = {"txt": "text/plain", "jsonl": "application/x-ndjson", "ndjson": "application/x-ndjson"}
 ANSWER = "corpus_answer"
-FILE, NAME = "corpus_file", "corpus_name"
-"""Keys of the form's fields."""
+LIMIT = "corpus_limit_mb"
+"""Of an upload, as the server says; asked for once in a session."""
 NO_CONNECTION = "No data: the API does not answer."
 NONE = "No corpus is loaded."
 COLOURS = {"ready": palette.GOOD, "loading": palette.WARNING, "failed": palette.BAD}
@@ -92,23 +92,32 @@ def _corpus(corpus: dict[str, Any]) -> None:
 # Not refreshed by time: a refresh must not come between the operator's clicks.
 @st.fragment(key="corpora-form")
 def _form() -> None:
-    try:
-        limit = chrome.client().corpora()["limits"]["corpus_limit_mb"]
-    except ApiError:
-        limit = None  # the list beside it says why
+    if LIMIT not in st.session_state:
+        try:
+            limits = chrome.client().corpora()["limits"]
+        except ApiError:
+            text = "Reload the page when the API answers, to load one."
+            st.html(f'<div class="pl-note">{text}</div>')
+            return
+        st.session_state[LIMIT] = limits["corpus_limit_mb"]
     file = st.file_uploader(
         "Text, or JSON lines with text or token_ids",
         type=list(TYPES),
-        key=FILE,
-        max_upload_size=limit,
-        on_change=_suggest,
+        key="corpus_file",
+        max_upload_size=st.session_state[
+            LIMIT
+        ],  # with another one a chosen file would be forgotten
     )
-    name = st.text_input(
+    # The file's name is only shown in the field: a value set from here may not reach a busy page.
+    suggested = _suggestion(file.name) if file else ""
+    written = st.text_input(
         "Name",
         max_chars=64,
-        key=NAME,
-        help="A-Z a-z 0-9 . _ -; a corpus of this name is replaced",
+        key="corpus_name",
+        placeholder=suggested,
+        help="A-Z a-z 0-9 . _ -; empty: the file's own; a corpus of this name is replaced",
     )
+    name = written or suggested
     loading = st.button(
         "Load", type="primary", key="corpus_load", width="stretch", disabled=not (file and name)
     )
@@ -133,13 +142,6 @@ def _remove(name: str) -> None:
         chrome.client().remove_corpus(name)
     except ApiError as error:
         st.session_state["corpus_refused"] = error.message
-
-
-def _suggest() -> None:
-    """Name the corpus as the file that was just chosen. The field stays one widget: where a new one
-    takes its place, a busy page may show both."""
-    file = st.session_state[FILE]
-    st.session_state[NAME] = _suggestion(file.name) if file else ""
 
 
 def _suggestion(file: str) -> str:
