@@ -26,19 +26,23 @@ setup: $(SETUP)  ## only create the environment and install
 $(VENV)/.torch:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed; install it or run: make PYTHON=python3 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --progress-bar on '$(TORCH)'
+	$(PIP) install --no-compile --progress-bar on '$(TORCH)'
 	@touch $@
 
+# Compiled on all cores at once, which pip does on one. Some files of packages are for other Pythons.
 $(VENV)/.locked: requirements.lock $(VENV)/.torch
-	$(PIP) install --progress-bar on --require-hashes --no-deps -r requirements.lock
+	$(PIP) install --no-compile --progress-bar on --require-hashes --no-deps -r requirements.lock
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $@
 
 $(SETUP): pyproject.toml $(VENV)/.locked
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# Bytecode is kept even where the environment forbids it: tests start a hundred processes, and
+# rewriting the assertions of all test files takes longer than importing what they test.
 test: $(SETUP) browser lint  ## set up and run every check
-	$(BIN)/python -m pytest $(WORKERS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(WORKERS)
 
 lint: $(SETUP)  ## format check, lint, types, import contract
 	$(BIN)/ruff format --check .

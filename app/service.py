@@ -127,7 +127,12 @@ class Service:
         """Give the engine the controller's setting of the start. Stops it and raises
         EngineStartError when it refuses."""
         settings = self.settings
-        if settings.mode == "auto" and settings.max_drafting_requests is None:
+        limited = (
+            settings.max_drafting_requests is not None
+            or settings.tpot_target_ms
+            or settings.draft_budget
+        )
+        if settings.mode == "auto" and not limited:
             return
         body = SetController(
             settings.mode,
@@ -135,6 +140,8 @@ class Service:
             settings.draft_length,
             schedule(settings),
             settings.max_drafting_requests,
+            settings.tpot_target_ms,
+            settings.draft_budget,
         )
         try:
             state = await self.engine.call(body)

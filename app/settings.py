@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from app.failures import SettingsError, StartError
-from controller.contract import MAX_SCHEDULE_REQUESTS
+from controller.contract import MAX_DRAFT_BUDGET, MAX_SCHEDULE_REQUESTS, MAX_TPOT_TARGET_MS
 from engine.config import EngineConfig, PolicyName, check_policy
 
 EMBEDDED_NAME = "smollm2-135m-instruct"
@@ -193,6 +193,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=0, le=MAX_SCHEDULE_REQUESTS)] | None,
         Meta(description="nobody drafts while more requests decode; default: no limit"),
     ] = None
+    tpot_target_ms: Annotated[
+        Annotated[float, Meta(ge=0, le=MAX_TPOT_TARGET_MS)] | None,
+        Meta(
+            description="milliseconds per output token that drafting should keep for every "
+            "request; default: no target"
+        ),
+    ] = None
+    draft_budget: Annotated[
+        Annotated[int, Meta(ge=0, le=MAX_DRAFT_BUDGET)] | None,
+        Meta(description="most drafted tokens of a step, over all requests; default: no budget"),
+    ] = None
     policy: Annotated[
         PolicyName, Meta(description="who chooses drafter and draft length; see docs/policies.md")
     ] = "adaptive"
@@ -288,8 +299,14 @@ def check_mode(settings: Settings) -> None:
         )
     if settings.draft_schedule and length is not None:
         raise SettingsError("--draft-schedule takes the place of --draft-length: give one of them")
-    if settings.max_drafting_requests is not None and settings.mode == "off":
-        raise SettingsError("--max-drafting-requests has no effect in mode off: leave it out")
+    limits = {
+        "--max-drafting-requests": settings.max_drafting_requests is not None,
+        "--tpot-target-ms": bool(settings.tpot_target_ms),
+        "--draft-budget": bool(settings.draft_budget),
+    }
+    for option, given in limits.items():
+        if given and settings.mode == "off":
+            raise SettingsError(f"{option} has no effect in mode off: leave it out")
     schedule(settings)
 
 

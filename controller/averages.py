@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from controller.contract import Allotment
+from controller.limits import Limited, LimitMeans
 from controller.mixing import chain_name
 
 MEMORY_STEPS = 64
@@ -21,7 +22,8 @@ class Sample:
     (requests, tokens) that do. forced, blocked: requests decided by a wish, or stood down.
     first: mean S_1 of the offers, None without any. row_cost: tokens that one drafted row costs,
     its break-even survival. grid: by drafter, expected tokens and ms of each uniform D, empty for
-    drafters without an offer; None in steps that do not look."""
+    drafters without an offer; None in steps that do not look. limited: what the operator's
+    constraints did, None without any."""
 
     requests: int
     context: float
@@ -36,6 +38,7 @@ class Sample:
     offers: dict[str, int] = field(default_factory=dict)
     drafts: dict[str, tuple[int, int]] = field(default_factory=dict)
     grid: dict[str, list[tuple[float, float]]] | None = None
+    limited: Limited | None = None
 
     def count(self, allotments: Sequence[Allotment]) -> None:
         """Take in who drafts how much; a chain counts as one drafter."""
@@ -81,6 +84,7 @@ class Averages:
         self._grid = np.zeros(2 * len(drafters) * len(lengths))
         self._looks = 0
         self._first: float | None = None
+        self._limits: LimitMeans | None = None
         self._started = False
         self.samples = 0
 
@@ -90,6 +94,7 @@ class Averages:
         old = dict(zip(self._names, self._values.tolist(), strict=True))
         made._values = np.array([old.get(name, 0.0) for name in made._names])
         made._first, made._started, made.samples = self._first, self._started, self.samples
+        made._limits = self._limits
         return made
 
     def update(self, sample: Sample) -> None:
@@ -123,6 +128,11 @@ class Averages:
         if sample.first is not None:
             old = sample.first if self._first is None else self._first
             self._first = old + rate * (sample.first - old)
+        if sample.limited is None:
+            self._limits = None
+        else:
+            self._limits = self._limits or LimitMeans()
+            self._limits.update(sample.limited, rate)
 
     def _look(self, sample: Sample, grid: Mapping[str, list[tuple[float, float]]]) -> None:
         plain = [(sample.plain_tokens, sample.plain_ms)] * len(self._lengths)
@@ -141,12 +151,15 @@ class Averages:
         return self._values[self._shares : self._shares + len(self._drafters)].tolist()
 
     def means(self) -> dict[str, float]:
-        """The means by name, empty before the first sample; `first` only when it was known."""
+        """The means by name, empty before the first sample; `first` only when it was known, those
+        of the operator's constraints only where they are set."""
         if not self._started:
             return {}
         means = dict(zip(self._names, self._values.tolist(), strict=False))
         if self._first is not None:
             means["first"] = self._first
+        if self._limits is not None:
+            means |= self._limits.means()
         return means
 
     def grid(self) -> list[tuple[str, int, float, float]]:

@@ -18,6 +18,11 @@ Mode = Literal["auto", "pinned", "off"]
 MAX_SCHEDULE_ENTRIES = 64
 MAX_SCHEDULE_REQUESTS = 1_000_000
 """Bounds of a table of D by batch size."""
+MAX_TPOT_TARGET_MS = 600_000.0
+MAX_DRAFT_BUDGET = 1_000_000
+"""Bounds of the operator's constraints on a step."""
+RECORDING_VERSION = 2
+"""Of the format that recordings of live runs have."""
 
 NONE = "none"
 """Name of plain decoding; its draft length is always 0."""
@@ -41,7 +46,9 @@ class Setting:
 
     schedule: pinned D by batch size as (largest number of decoding requests, D) in rising order;
     larger batches do not draft. max_drafting_requests: nobody drafts while more requests
-    decode; None is no limit."""
+    decode; None is no limit. tpot_target_ms: lengths after which no request waits longer than that
+    for a token, as predicted, are preferred to all others; None is no target. draft_budget: how
+    many tokens the requests of a step may draft together; None is what the engine has room for."""
 
     mode: Mode = "auto"
     drafter: str | None = None
@@ -49,13 +56,16 @@ class Setting:
     max_draft_length: int = 16
     schedule: tuple[tuple[int, int], ...] = ()
     max_drafting_requests: int | None = None
+    tpot_target_ms: float | None = None
+    draft_budget: int | None = None
 
 
 class RequestView(NamedTuple):
     """One decoding request as known before anything is drawn.
 
-    context_len: tokens committed so far (prompt and output). remaining: tokens it may still
-    emit, >= 1; D never exceeds remaining - 1, because a step commits up to D + 1 tokens."""
+    id: rises in the order in which requests came. context_len: tokens committed so far (prompt and
+    output). remaining: tokens it may still emit, >= 1; D never exceeds remaining - 1, because a
+    step commits up to D + 1 tokens."""
 
     id: int
     tenant: str
@@ -69,13 +79,17 @@ class RequestView(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class BatchView:
     """The decoding requests of one step. prefill_rows: rows of prefill chunks sharing the step.
-    free_rows: how many rows beyond one per request the step may hold."""
+    free_rows: how many rows beyond one per request the step may hold. elsewhere: requests that
+    somebody else plans for (the other arm of a comparison), who decode plainly for whoever gets
+    this view; elsewhere_rows: how many tokens are drafted for them."""
 
     step: int
     requests: Sequence[RequestView]
     prefill_rows: int
     free_rows: int
     ahead_possible: bool = False
+    elsewhere: frozenset[int] = frozenset()
+    elsewhere_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

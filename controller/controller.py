@@ -6,7 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -30,19 +30,20 @@ from controller.contract import (
 from controller.cost import CostModel
 from controller.credit import RESTED, Credit, Planned
 from controller.decision import summary
-from controller.exploring import ROWS, Explorer
+from controller.exploring import Explorer
 from controller.guards import HarmGuard, RequestGuard
 from controller.journal import GRID, Journal, words
 from controller.knowledge import knowledge
 from controller.lineup import Lineup, line_up
 from controller.mixing import fill_key, tail_key
 from controller.outlook import what_if
-from controller.planner import Allocation, allocate, expected, uniform
-from controller.precedence import check_setting
-from controller.pricing import Pricing
+from controller.planner import Allocation, expected, uniform
+from controller.precedence import check_setting, room_of
+from controller.pricing import Price, Pricing
 from controller.probing import Probe, Probing
 from controller.roster import Roster
 from controller.schedule import at_batch
+from controller.settling import Settling
 from controller.usable import is_known
 
 ROW_COST_ROWS = 4
@@ -171,38 +172,39 @@ class AdaptiveController:
         span = ROW_COST_ROWS * n
         verify_ms, row_ms = self.cost.row_ms(n, span, context_tokens)
         alone_ms = verify_ms + self.cost.overhead_ms(n, False)
-        lineup = line_up(
-            batch,
-            offers,
-            setting,
-            self._roster.enabled,
-            self.acceptance,
-            self.cost,
-            price=self._pricing.at(n, alone_ms, row_ms),
-            held=self._harm.active,
-            down=self._request_guard.down,
-            blocks=self._request_guard.blocks,
-            models=self._roster.models,
-            tails=self._roster.tails,
-        )
-        free = lineup.free
-        room = max(batch.free_rows, 0)
-        placed, gained, draft_ms = lineup.place(room)
-        tokens = n + gained
-        rows = sum([length for _, length in placed])
-        room -= rows
-        extra = min(room, int(np.add.reduce(free.longest)))
-        reach = rows + min(room, extra + ROWS * n)
-        curve = self.cost.verify_curve(n, reach, context_tokens)
-        reachable = curve[rows:] + (self.cost.overhead_ms(n, True) + draft_ms)
-        if not rows:
-            reachable[0] = alone_ms
-        costs = reachable[: extra + 1]
-        best = allocate(costs, tokens, free)
+        price = self._pricing.at(n, alone_ms, row_ms)
+        limits = setting.tpot_target_ms is not None or setting.draft_budget is not None
+        down, blocks = self._request_guard.down, self._request_guard.blocks
+        if limits and down:  # it counts steps, and a step may be lined up more than once
+            down, blocks = frozenset(down), cache(blocks)
+
+        def line(price: Price) -> Lineup:
+            return line_up(
+                batch,
+                offers,
+                setting,
+                self._roster.enabled,
+                self.acceptance,
+                self.cost,
+                price=price,
+                held=self._harm.active,
+                down=down,
+                blocks=blocks,
+                models=self._roster.models,
+                tails=self._roster.tails,
+            )
+
+        settling = Settling(batch, setting, self.cost, context_tokens, alone_ms, price, line)
+        room, limited = room_of(batch, setting), None
+        settled = settling.settle(line(price), room)
+        if limits:
+            settled, limited = settling.limited(settled, room)
+        lineup, free, costs = settled.lineup, settled.lineup.free, settled.costs
+        tokens, best, reachable = settled.tokens, settled.best, settled.reachable
         probe = self._probe(lineup, reachable, best, setting, batch)
         lengths = best.lengths if probe is None else probe.lengths
         swaps = () if probe is None else probe.swaps
-        allotments = self._allotter.allot(batch, lineup, placed, lengths, swaps)
+        allotments = self._allotter.allot(batch, lineup, settled.placed, lengths, swaps)
         plain_ms, everybody = costs.item(0), lineup.all
         sample = Sample(
             requests=n,
@@ -216,6 +218,7 @@ class AdaptiveController:
             tokens=best.tokens,
             ms=best.ms,
             offers=everybody.counts(),
+            limited=limited,
         )
         if probe is not None:
             sample.tokens, sample.ms = expected(costs, tokens, free, lengths)
@@ -226,11 +229,12 @@ class AdaptiveController:
                 sample.ms += probe.ms + reachable.item(drafted + more) - reachable.item(drafted)
         if self._journal.looks():
             sample.grid = {
-                free.names[code]: uniform(costs, tokens, free.of(code), GRID, room)
+                free.names[code]: uniform(costs, tokens, free.of(code), GRID, settled.room)
                 for code in free.present()
             }
         sample.count(allotments)
-        if looks:
+        # Drafts for the sake of the target need not pay for looking.
+        if looks and not (limited is not None and limited.by_target is not None and best.rows):
             self._attention.looked(n, best.tokens * plain_ms / tokens - best.ms, plain_ms)
         self._pricing.learn(best.goodput * alone_ms / n)
         self._remember(batch, lineup, sample, allotments)
@@ -263,6 +267,7 @@ class AdaptiveController:
         if setting.mode != "auto" or self._harm.active or not lineup.may_try:
             return None
         ids = [request.id for request in batch.requests]
+        self._probing.batch(ids)
         probe = self._explorer.resume(lineup, costs, best, ids)
         if probe is not None or not self._harm.probes_allowed:
             return probe

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from controller.contract import CostPoint, StepOutcome
 from controller.cost_table import CostTable
 from controller.draft_cost import FREE, DraftCost, DraftPrice
+from controller.prefill_cost import PrefillCost
 
 DEAD_BAND = 0.02
 INNOVATION, STALE_INNOVATION = 0.2, 0.6
@@ -62,6 +63,7 @@ class CostModel:
         self._spread = 0.05
         self._draft: dict[str, DraftCost] = {}
         self._overhead: dict[tuple[int, bool], float] = {}
+        self._prefill = PrefillCost()
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -120,6 +122,17 @@ class CostModel:
         found = self._draft.get(drafter)
         return FREE if found is None else found.price
 
+    def prefill_ms(self, requests: int, prefill_rows: int, context_tokens: int) -> float:
+        """What prefill rows add to a step of decoding requests; before any were seen as much as so
+        many more rows of a verify step."""
+        if not prefill_rows:
+            return 0.0
+        per_row = self._prefill.per_row
+        if per_row is not None:
+            return per_row * prefill_rows
+        alone = self.verify_ms(requests, requests, context_tokens)
+        return max(self.verify_ms(requests, requests + prefill_rows, context_tokens) - alone, 0.0)
+
     def overhead_ms(self, requests: int, drafting: bool) -> float:
         """Everything else in a step; falls back to the other kind of step, then to near sizes."""
         size = requests.bit_length()
@@ -148,9 +161,16 @@ class CostModel:
     # --- learning -----------------------------------------------------------------------------
 
     def observe(self, outcome: StepOutcome, looked: bool = True) -> None:
-        """Learn from a measured step. Steps that carry prefill rows teach nothing here. looked:
-        drafts were looked for, so that the overhead is that of a step to compare drafting with."""
-        if outcome.prefill_rows or outcome.requests < 1 or outcome.verify_ms <= 0:
+        """Learn from a measured step. Steps that carry prefill rows teach what these take, and
+        nothing else. looked: drafts were looked for, so that the overhead is that of a step to
+        compare drafting with."""
+        if outcome.requests < 1 or outcome.verify_ms <= 0:
+            return
+        if outcome.prefill_rows:
+            # Where others share the step, as arms do, their rows are not told from a prefill's.
+            if len(outcome.per_request) == outcome.requests:
+                alone = self.verify_ms(outcome.requests, outcome.rows, outcome.context_tokens)
+                self._prefill.learn(outcome.prefill_rows, outcome.verify_ms - alone)
             return
         self._learn_verify(outcome)
         drafting = outcome.rows > outcome.requests
@@ -216,6 +236,7 @@ class CostModel:
                 name: {part: round(ms, 5) for part, ms in cost.price._asdict().items()}
                 for name, cost in self._draft.items()
             },
+            "prefill_row_ms": self._prefill.per_row,
             "overhead_ms": {
                 f"{'draft' if drafting else 'plain'}, {2 ** (size - 1)} requests": round(v, 4)
                 for (size, drafting), v in sorted(self._overhead.items())

@@ -50,7 +50,9 @@ class Explorer:
         free = lineup.free
         known = [free.names[code] for code in free.present()]
         for name in lineup.offered.names:
-            if name not in known and self._probing.due(name):
+            if name in known:
+                continue
+            if self._probing.due(name) or self._probing.renewed(name):
                 probe = self._try(name, 0, lineup.candidates(name), free, costs, best, ids)
                 if probe is not None:
                     return probe

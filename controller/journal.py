@@ -11,6 +11,7 @@ from controller.contract import NONE, BatchView, Decision, Setting
 from controller.cost import CostModel
 from controller.decision import Ledger
 from controller.guards import HarmGuard
+from controller.limits import deciding
 from controller.mixing import head_of
 from controller.regime import Regime
 from controller.schedule import because_of_batch
@@ -34,6 +35,10 @@ class Journal:
         self._rearmed = False
         self._probe_age = RECENT_PROBE_STEPS
         self._unlooked = 0
+        self._limit: str | None = None
+        """The constraint that decided the plan when the last decision was opened, by its share."""
+        self._changing = 0
+        """Steps for which another constraint, or none, has decided a plan of a fixed D."""
         self._recorded: Setting | None = None
         self._recorded_age = 0
 
@@ -91,10 +96,10 @@ class Journal:
         if self.ledger.current is None:
             reason, self._news = reasons.START, None
             self._record(setting)
-            sentence = f"First plan after the start, {words(asked)}."
+            sentence = self._with_limit(f"First plan after the start, {words(asked)}.")
             drafter, depth = self._nominal(setting, enabled)
         elif self._news is not None:
-            reason, sentence, self._news = reasons.OPERATOR, self._news, None
+            reason, sentence, self._news = reasons.OPERATOR, self._with_limit(self._news), None
             self._record(setting)
             drafter, depth = self._nominal(setting, enabled)
         elif setting != self._recorded and self._recorded_age >= LEAST_STEPS:
@@ -113,12 +118,28 @@ class Journal:
                 f"plain decoding for {harm.dwell_left} steps."
             )
             drafter, depth = NONE, 0.0
-        elif _fixed(setting) or not regime.changed(now):
+        elif _fixed(setting):
+            limit = deciding(regime.means, self._limit)
+            told = limit or self._limit
+            if told is None or limit == self._limit:
+                self._changing = 0
+                return None
+            self._changing += 1
+            if self._changing == 1:
+                regime.restart()  # so that the decision rests on the plan as it is from here
+            if self._changing < LEAST_STEPS:
+                return None
+            reason, self._changing = reasons.LIMITS[told], 0
+            drafter, depth = self._nominal(setting, enabled)
+            sentence = f"{_said(drafter, depth)}: {reasons.because(reason, regime.means, {})}."
+        elif not regime.changed(now):
             return None
         else:
             reason = regime.reason(self._probe_age < RECENT_PROBE_STEPS, self._rearmed)
             guard = reason if reason == reasons.REQUEST_GUARD else None
             sentence = regime.sentence(reason)
+            if reason not in reasons.LIMITS.values():
+                sentence = self._with_limit(sentence)
             self._rearmed = False
             drafter, depth = regime.leader()
         candidates = regime.candidates(
@@ -134,6 +155,7 @@ class Journal:
             **regime.inputs(),
         }
         regime.enter(drafter, depth, now)
+        self._limit = deciding(regime.means, self._limit)
         return self.ledger.open(
             step=batch.step,
             drafter=drafter,
@@ -147,12 +169,23 @@ class Journal:
             requests=tuple(r.id for r in batch.requests),
         )
 
+    def _with_limit(self, sentence: str) -> str:
+        """The sentence, and what a constraint decided in this plan already."""
+        limit = deciding(self.regime.means)
+        if limit is None:
+            return sentence
+        clause = reasons.because(reasons.LIMITS[limit], self.regime.means, {})
+        return f"{sentence} {clause[0].upper()}{clause[1:]}."
+
     def _record(self, setting: Setting) -> None:
         self._recorded, self._recorded_age = setting, 0
 
     def _nominal(self, setting: Setting, enabled: Container[str]) -> tuple[str, float]:
-        """Drafter and D right after a start or an operator's change."""
+        """Drafter and D right after a start or an operator's change, and of a plan that the
+        operator fixed."""
         name, length = setting.drafter, setting.draft_length
+        if deciding(self.regime.means) is not None:
+            return self.regime.leader()
         if _fixed(setting) and (name is None or name == NONE or length == 0):
             return NONE, 0.0
         if setting.mode == "pinned" and name is not None and name in enabled:
@@ -176,4 +209,14 @@ def words(setting: Setting) -> str:
         text += f" with {setting.drafter}, D = {table or length}"
     if setting.max_drafting_requests is not None:
         text += f", drafting up to {setting.max_drafting_requests} requests"
+    if setting.tpot_target_ms is not None:
+        text += f", TPOT at most {setting.tpot_target_ms:g} ms"
+    if setting.draft_budget is not None:
+        text += f", at most {setting.draft_budget} draft tokens per step"
     return f"{text}, D at most {setting.max_draft_length}"
+
+
+def _said(drafter: str, depth: float) -> str:
+    if drafter == NONE:
+        return "The batch decodes plainly"
+    return f"Mean D of {drafter} is {depth:.1f}"

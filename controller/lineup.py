@@ -47,15 +47,20 @@ class Lineup:
         places = self._open()
         return offered.take(places[offered.who[places] == offered.names.index(drafter)])
 
-    def place(self, room: int) -> tuple[list[tuple[int, int]], float, float]:
+    def place(
+        self, room: int, cap: int | None = None
+    ) -> tuple[list[tuple[int, int]], float, float]:
         """The fixed choices (places in `all`) with lengths that fit the room, in the batch's
-        order, their expected accepted tokens and their drafting ms."""
+        order, their expected accepted tokens and their drafting ms. cap: the most that each may
+        have of what was asked for."""
         if not self.fixed:
             return [], 0.0, 0.0
         placed: list[tuple[int, int]] = []
         tokens, lengths = 0.0, np.zeros(len(self.all), np.intp)
         for i, wanted in self.fixed:
-            length = min(wanted, self.all.longest.item(i), room)
+            length = min(
+                wanted if cap is None else min(wanted, cap), self.all.longest.item(i), room
+            )
             if length > 0:
                 room -= length
                 placed.append((i, length))

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from controller.contract import NONE, Setting, Wish
+from controller.contract import (
+    MAX_DRAFT_BUDGET,
+    MAX_TPOT_TARGET_MS,
+    NONE,
+    BatchView,
+    Setting,
+    Wish,
+)
 from controller.schedule import check_schedule
 
 
@@ -43,6 +50,16 @@ def rule_for(wish: Wish, setting: Setting) -> Rule:
     return Rule(setting.drafter, setting.draft_length, "operator")
 
 
+def room_of(batch: BatchView, setting: Setting) -> int:
+    """How many tokens may be drafted in the step: what the engine has room for, within the
+    operator's budget, of which requests elsewhere have their share. Nobody's wish or pin goes
+    beyond it."""
+    room, n = max(batch.free_rows, 0), len(batch.requests)
+    if setting.draft_budget is None:
+        return room
+    return min(room, setting.draft_budget * (n - len(batch.elsewhere)) // n)
+
+
 def check_setting(setting: Setting, drafters: tuple[str, ...]) -> None:
     """ValueError naming the field when the setting makes no sense for these drafters."""
     if setting.mode not in ("auto", "pinned", "off"):
@@ -59,3 +76,15 @@ def check_setting(setting: Setting, drafters: tuple[str, ...]) -> None:
     ):
         raise ValueError(f"draft_length: must be 0 to {setting.max_draft_length}")
     check_schedule(setting)
+    _check_constraints(setting)
+
+
+def _check_constraints(setting: Setting) -> None:
+    target, budget = setting.tpot_target_ms, setting.draft_budget
+    if target is not None and not 0.0 < target <= MAX_TPOT_TARGET_MS:
+        raise ValueError(f"tpot_target_ms: must be above 0 and at most {MAX_TPOT_TARGET_MS:.0f}")
+    if budget is not None and not 0 < budget <= MAX_DRAFT_BUDGET:
+        raise ValueError(f"draft_budget: must be 1 to {MAX_DRAFT_BUDGET}")
+    for field, value in (("tpot_target_ms", target), ("draft_budget", budget)):
+        if value is not None and setting.mode == "off":
+            raise ValueError(f"{field}: has no effect in mode off; leave it out")

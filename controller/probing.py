@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,8 @@ from controller.planner import Allocation, gains
 from controller.trials import catch_up_ms, trial
 
 SHORTEST, LONGEST = 4, 512
+RENEWED_AFTER = 16
+"""Steps after which an idle drafter is tried again where half of the requests are new since."""
 BUDGET = 0.004
 MEMORY_MS = 600_000.0
 PROBE_LENGTH = 4
@@ -65,6 +67,22 @@ class Probing:
         self._elapsed = 0.0
         self._spent = 0.0
         self._count = 0
+        self._ids: Sequence[int] = ()
+        self._middle = self._newest = 0
+        self._newest_at: dict[str, int] = {}
+
+    def batch(self, ids: Sequence[int]) -> None:
+        """The requests of this step; their ids rise in the order in which they came."""
+        if ids != self._ids:
+            self._ids = ids
+            ordered = sorted(ids)
+            self._middle, self._newest = ordered[len(ordered) // 2], ordered[-1]
+
+    def renewed(self, drafter: str) -> bool:
+        """Whether half of the requests have come since the last probe of an idle drafter: what it
+        showed was of other texts."""
+        waited = self._waited.get(drafter, 0)
+        return waited >= RENEWED_AFTER and self._middle > self._newest_at.get(drafter, self._newest)
 
     def due(self, subject: str) -> bool:
         """Count one step without news of the subject; True when it is time for a probe."""
@@ -84,12 +102,14 @@ class Probing:
         self._spent += cost_ms
         self._count += 1
         self._waited[subject] = 0
+        self._newest_at[subject] = self._newest
         if subject in SUBJECTS or subject.endswith(SUBJECTS) or self._is_known(subject):
             self._interval[subject] = min(2 * self._interval.get(subject, SHORTEST), LONGEST)
 
     def put_off(self, subject: str) -> None:
         """A probe cannot be afforded now: it is due again in a few steps."""
         self._waited[subject] = self._interval.get(subject, SHORTEST) - SHORTEST
+        self._newest_at[subject] = self._newest
 
     def spend(self, ms: float) -> None:
         """A probe took so much more than was accounted for."""
@@ -111,6 +131,7 @@ class Probing:
         for subject in (drafter, deeper(drafter), beyond(drafter)):
             self._interval.pop(subject, None)
             self._waited.pop(subject, None)
+            self._newest_at.pop(subject, None)
 
     def select(self, choices: Choices, costs: Table, best: Allocation) -> Probe | None:
         """The probe due for this step, already accounted for, or None.
@@ -136,7 +157,8 @@ class Probing:
                 self.seen(name)
                 if ended[code]:
                     continue
-            if not self.due(deeper(name) if running else name):
+            due = self.due(deeper(name) if running else name)
+            if not (due or (not running and self.renewed(name))):
                 continue
             mine = choices.who == code
             if running:

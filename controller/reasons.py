@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from controller.limits import BY_BUDGET, BY_TARGET, because_of_budget, because_of_target
+
 START = "START"
 OPERATOR = "OPERATOR"
 BATCH_TABLE = "BATCH_TABLE"
 REQUEST_LIMIT = "REQUEST_LIMIT"
+TPOT_TARGET = "TPOT_TARGET"
+DRAFT_BUDGET = "DRAFT_BUDGET"
 HARM_GUARD = "HARM_GUARD"
 REARMED = "REARMED"
 REQUEST_GUARD = "REQUEST_GUARD"
@@ -27,6 +31,8 @@ REASONS: dict[str, str] = {
     OPERATOR: "The operator changed the mode, the pin, a limit or a drafter.",
     BATCH_TABLE: "The operator's table of D by batch size gives another D.",
     REQUEST_LIMIT: "More requests decode than the operator lets draft, or no longer.",
+    TPOT_TARGET: "The operator's target for the time per output token decides, or no longer.",
+    DRAFT_BUDGET: "The operator's budget of draft tokens per step decides, or no longer.",
     HARM_GUARD: "Drafting lost more than 2 % against plain decoding; it stops for a dwell.",
     REARMED: "The dwell of the harm guard ended and drafting pays again.",
     REQUEST_GUARD: "Requests whose drafts cost more than they gave are stood down, or free again.",
@@ -43,10 +49,18 @@ REASONS: dict[str, str] = {
 }
 
 
+LIMITS = {BY_TARGET: TPOT_TARGET, BY_BUDGET: DRAFT_BUDGET}
+"""The codes of the operator's constraints, by the name of the share of steps that each decides."""
+
+
 def because(reason: str, means: Mapping[str, float], base: Mapping[str, float]) -> str:
     """The clause after the colon of a sentence: the cause with its numbers, now and before.
 
     means and base: the smoothed inputs now and when the decision in force was opened."""
+    if reason == TPOT_TARGET:
+        return because_of_target(means)
+    if reason == DRAFT_BUDGET:
+        return because_of_budget(means)
 
     def now_and_before(key: str) -> tuple[float, float]:
         return means.get(key, 0.0), base.get(key, means.get(key, 0.0))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from controller import reasons as codes
 from controller.averages import Averages, Sample
 from controller.contract import NONE, Candidate
+from controller.limits import BY_BUDGET, BY_TARGET, OFTEN
 from controller.reasons import because
 
 PERSIST_STEPS = 48
@@ -21,6 +22,8 @@ STARTS_AT, STOPS_AT = 0.15, 0.03
 TAKES_OVER_AT = 1.25
 DEPTH_FACTOR, DEPTH_OFFSET = 2.0, 1.0
 LEAST_CAUSE = 0.1
+DECISIVE = 4.0
+"""The weight of a constraint that decides most steps, as the logarithm of a ratio."""
 Z90 = 1.645
 
 
@@ -107,6 +110,8 @@ class Regime:
             "price": -sign * self._log_ratio("row_cost", 0.02),
             "wish": 2.0 * abs(self._difference("forced")),
             "guard": -2.0 * sign * self._difference("blocked"),
+            "target": self._decides(BY_TARGET),
+            "budget": self._decides(BY_BUDGET),
         }
         cause = max(causes, key=lambda c: causes[c])
         if causes[cause] < LEAST_CAUSE:
@@ -122,6 +127,8 @@ class Regime:
             "wish": (codes.WISH, codes.WISH),
             "guard": (codes.REQUEST_GUARD, codes.REQUEST_GUARD),
             "shadow": (codes.SHADOW_WIN, codes.SHADOW_WIN),
+            "target": (codes.TPOT_TARGET, codes.TPOT_TARGET),
+            "budget": (codes.DRAFT_BUDGET, codes.DRAFT_BUDGET),
             "mixed": (codes.MIXED, codes.MIXED),
         }[cause][up]
 
@@ -206,6 +213,12 @@ class Regime:
         if leader != self.drafter and shares[leader] > TAKES_OVER_AT * shares[self.drafter]:
             return leader
         return self.drafter
+
+    def _decides(self, share: str) -> float:
+        """How much of a change is a constraint's, which decides that share of steps: whatever else
+        moved as well, a plan that it does not admit is not taken."""
+        now = self.means.get(share, 0.0)
+        return DECISIVE * now if now > OFTEN else 2.0 * abs(self._difference(share))
 
     def _difference(self, key: str) -> float:
         return self.means.get(key, 0.0) - self._base.get(key, 0.0)

@@ -136,7 +136,14 @@ def set_controller(engine: Engine, body: SetController) -> ControllerState:
         message = f"mode {body.mode} takes neither drafter nor draft_length; use mode pinned."
         raise RequestError("bad_setting", message, "mode")
     setting = Setting(
-        body.mode, body.drafter, length, largest, body.schedule, body.max_drafting_requests
+        body.mode,
+        body.drafter,
+        length,
+        largest,
+        body.schedule,
+        body.max_drafting_requests,
+        body.tpot_target_ms or None,
+        body.draft_budget or None,
     )
     try:
         engine.controller.configure(setting)
@@ -172,6 +179,8 @@ def controller_state(engine: Engine) -> ControllerState:
         setting.max_draft_length,
         setting.schedule,
         setting.max_drafting_requests,
+        setting.tpot_target_ms,
+        setting.draft_budget,
         **asdict(choice),
     )
 

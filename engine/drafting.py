@@ -59,6 +59,8 @@ class Drafting:
         self.controller = controller
         self.max_draft_length = max_draft_length
         self._vocabulary = vocabulary
+        self.watched = False
+        """Somebody records: the drafters are scored in every step, looked for drafts or not."""
         self._admitted: dict[int, Request] = {}
         self._looked = True
         self._steps = 0
@@ -258,9 +260,9 @@ class Drafting:
     ) -> list[tuple[ShadowScore, ...]]:
         """Tell every drafter what the step committed, and what of it itself had drafted; drafters:
         who ran for each. Returns, for each commit, what the drafters scored; in steps that did
-        not look for drafts they score nothing."""
+        not look for drafts they score nothing, unless somebody records."""
         scores: list[tuple[ShadowScore, ...]] = [()] * len(commits)
-        if not self._looked:
+        if not (self._looked or self.watched):
             commits = [one._replace(scored=False) for one in commits]
         for name in self.drafters:
             told = [

@@ -166,8 +166,7 @@ class Engine:
     def _run(self, work: Work) -> None:
         begin = time.perf_counter()
         self.drafting.admit(prefill.request for prefill in work.prefills)
-        if self.recorder.running:
-            self.recorder.begin(self.controller)
+        self.drafting.watched = self.recorder.running
         offers = self.drafting.offers(work.decoding)
         offered = time.perf_counter()
         plan = self.drafting.plan(self.steps, work, offers, self._verification.row_limit)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from controller.contract import Controller, ShadowScore, StepOutcome
-from controller.contract import Part as DraftedPart
+from controller.contract import StepOutcome
 from engine.errors import RequestError
+from engine.recorded_lines import ArrivalLine, Arrived, Done, DoneLine, row, step_line
 from engine.wire import (
     MAX_RECORDING_BYTES,
     MAX_RECORDING_S,
@@ -36,87 +36,6 @@ PART_BYTES = 64 * 1024
 """Lines are sent when there are so many bytes of them, and at every tick."""
 
 
-class Score(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A shadow score: `drafted` tokens from a step start, of which the first `accepted` were right.
-    censored: the text, or the shadow's turn, ended inside them."""
-
-    drafter: str
-    drafted: int
-    accepted: int
-    match: int = 0
-    source: str = ""
-    censored: bool = False
-
-
-class Part(msgspec.Struct, frozen=True):
-    """What one drafter of a chain got."""
-
-    drafter: str
-    drafted: int
-    accepted: int
-
-
-class Row(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One request in a step. context: its tokens before the step."""
-
-    request: int
-    context: int
-    drafter: str
-    drafted: int
-    accepted: int
-    committed: int
-    cut: bool = False
-    match: int = 0
-    source: str = ""
-    shadows: tuple[Score, ...] = ()
-    parts: tuple[Part, ...] = ()
-
-
-class Proposed(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One drafter's drafting in a step, in ms for all its requests."""
-
-    drafter: str
-    requests: int
-    depth: int
-    ms: float
-    catch_up: int = 0
-
-
-class StepLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """s: seconds since the start. looked: whether the step looked for drafts."""
-
-    s: float
-    verify_ms: float
-    draft_ms: float
-    overhead_ms: float
-    requests: tuple[Row, ...]
-    proposals: tuple[Proposed, ...] = ()
-    prefill_rows: int = 0
-    looked: bool = True
-
-
-class Arrived(msgspec.Struct, frozen=True):
-    request: int
-    prompt: int
-
-
-class ArrivalLine(msgspec.Struct, frozen=True):
-    s: float
-    arrived: Arrived
-
-
-class Done(msgspec.Struct, frozen=True):
-    request: int
-    output: int
-
-
-class DoneLine(msgspec.Struct, frozen=True):
-    """output: all tokens that it was given, also before the recording."""
-
-    s: float
-    finished: Done
-
-
 class Recorder:
     """One recording at a time. Called by the engine loop's thread only.
 
@@ -131,7 +50,8 @@ class Recorder:
         self._began = 0.0
         self._limit_s = 0.0
         self._room = 0
-        self._looked = True
+        self._known: set[int] = set()
+        """Requests that have arrived and not ended."""
         self._lines: list[bytes] = []
         self._waiting = 0
 
@@ -151,12 +71,14 @@ class Recorder:
         self._name, self._limit_s, self._room = body.name, body.seconds, body.limit_bytes
         self._began = self._clock()
         self._lines, self._waiting = [], 0
+        self._known.clear()
         self.running = True
 
     def stop(self) -> None:
         """Send the rest; nothing where none runs."""
-        if self.running:
-            self._end("stopped")
+        with self._own_fault():
+            if self.running:
+                self._end("stopped")
 
     def tick(self) -> None:
         """Called about once a second, also while there is no step."""
@@ -173,61 +95,38 @@ class Recorder:
     def arrived(self, request: Request) -> None:
         """A request was queued."""
         with self._own_fault():
-            self._add(ArrivalLine(self._now(), Arrived(request.id, request.prompt_length)))
-
-    def begin(self, controller: Controller) -> None:
-        """Before a step asks for drafts."""
-        with self._own_fault():
-            self._looked = controller.attentive
+            self._arrive(request.id, request.prompt_length)
 
     def step(self, outcome: StepOutcome, requests: Sequence[Request]) -> None:
         """After a step was committed. requests: those that decoded in it."""
         with self._own_fault():
             lengths = {request.id: len(request.tokens) for request in requests}
-            rows = tuple(
-                Row(
-                    one.request,
-                    lengths[one.request] - one.committed,
-                    one.drafter,
-                    one.drafted,
-                    one.accepted,
-                    one.committed,
-                    one.cut,
-                    one.features.match_length,
-                    one.features.source,
-                    tuple(map(_score, one.shadows)),
-                    tuple(map(_part, one.parts)),
-                )
-                for one in outcome.per_request
-            )
-            proposals = tuple(
-                Proposed(one.drafter, one.requests, one.depth, round(one.ms, 4), one.catch_up)
-                for one in outcome.proposals
-            )
-            self._add(
-                StepLine(
-                    self._now(),
-                    round(outcome.verify_ms, 4),
-                    round(outcome.draft_ms, 4),
-                    round(outcome.overhead_ms, 4),
-                    rows,
-                    proposals,
-                    outcome.prefill_rows,
-                    self._looked,
-                )
-            )
+            rows = [row(one, lengths[one.request] - one.committed) for one in outcome.per_request]
+            for one in rows:
+                if one.request not in self._known:
+                    self._arrive(one.request, one.context - 1)
+            self._add(step_line(self._now(), outcome, rows))
 
     def finished(self, request: Request) -> None:
         """A request ended, however it did."""
         with self._own_fault():
-            self._add(DoneLine(self._now(), Done(request.id, request.produced)))
+            if request.id in self._known:
+                self._known.remove(request.id)
+                self._add(DoneLine(self._now(), Done(request.id, request.produced)))
 
     # --- parts --------------------------------------------------------------------------------
+
+    def _arrive(self, request: int, prompt: int) -> None:
+        self._known.add(request)
+        self._add(ArrivalLine(self._now(), Arrived(request, prompt)))
 
     def _now(self) -> float:
         return round(self._clock() - self._began, 4)
 
     def _add(self, line: msgspec.Struct) -> None:
+        """Nothing once the recording has ended."""
+        if not self.running:
+            return
         data = self._encode(line) + b"\n"
         if len(data) > self._room:
             self._end("size")
@@ -244,9 +143,9 @@ class Recorder:
             self._emit(Recorded(self._name, lines))
 
     def _end(self, why: RecordingEnd) -> None:
-        self.running = False
         lines, self._lines, self._waiting = b"".join(self._lines), [], 0
         self._emit(Recorded(self._name, lines, why))
+        self.running = False
 
     @contextlib.contextmanager
     def _own_fault(self) -> Generator[None]:
@@ -263,19 +162,3 @@ class Recorder:
 
 def _nobody(recorded: Recorded) -> None:
     """Before the first recording."""
-
-
-def _score(one: ShadowScore) -> Score:
-    features = one.features
-    return Score(
-        one.drafter,
-        one.drafted,
-        one.accepted,
-        features.match_length,
-        features.source,
-        one.censored,
-    )
-
-
-def _part(one: DraftedPart) -> Part:
-    return Part(one.drafter, one.drafted, one.accepted)

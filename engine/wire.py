@@ -104,13 +104,16 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
 
 class SetController(msgspec.Struct, frozen=True, tag="set_controller"):
     """Reply: ControllerState. Errors: unknown_drafter, draft_length_out_of_range, bad_setting.
-    schedule: (largest number of decoding requests, D) in rising order, for mode pinned."""
+    schedule: (largest number of decoding requests, D) in rising order, for mode pinned. Of
+    tpot_target_ms and draft_budget 0 is none, like None."""
 
     mode: Mode
     drafter: str | None = None
     draft_length: int | None = None
     schedule: tuple[tuple[int, int], ...] = ()
     max_drafting_requests: int | None = None
+    tpot_target_ms: float | None = None
+    draft_budget: int | None = None
 
 
 class SetPolicy(msgspec.Struct, frozen=True, tag="set_policy"):
@@ -330,6 +333,8 @@ class ControllerState(msgspec.Struct, frozen=True):
     max_draft_length: int
     schedule: tuple[tuple[int, int], ...] = ()
     max_drafting_requests: int | None = None
+    tpot_target_ms: float | None = None
+    draft_budget: int | None = None
     policy: str = "adaptive"
     policy_options: str = ""
     ab_policy: str = ""

@@ -13,8 +13,8 @@ USES_SERVER = re.compile(r"\bserver: Server\b")
 
 
 class Groups(LoadScopeScheduling):
-    """One worker runs all tests of a file, all that need the server, or all that need a database:
-    each worker that needs one starts its own."""
+    """One worker runs all tests of a file, all in the browser, all that need the server, or all
+    that need a database: each worker that needs one starts its own."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group(nodeid.partition("::")[0])
@@ -23,6 +23,7 @@ class Groups(LoadScopeScheduling):
 @cache
 def group(file: str) -> str:
     """The group of a test file, given by its path from the root."""
-    if file.startswith("tests/db/"):
-        return "db"
+    for folder in ("e2e", "db"):
+        if file.startswith(f"tests/{folder}/"):
+            return folder
     return "server" if USES_SERVER.search((ROOT / file).read_text("utf-8")) else file

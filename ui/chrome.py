@@ -29,6 +29,7 @@ STACKED = ", ".join(
     f".st-key-{key}"
     for key in (
         "controller", "card-policy", "card-models", "card-corpora", "card-decisions",
+        "card-recordings",
     )
 )  # fmt: skip
 """Containers whose columns need room."""

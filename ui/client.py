@@ -135,13 +135,14 @@ class Client:
         mode: str,
         drafter: str | None,
         draft_length: int | None,
-        max_drafting_requests: int | None = None,
+        **limits: float | None,
     ) -> Json:
-        """Switch the mode; drafter and draft_length belong to mode `pinned` only, and the limit
-        on drafting requests to every mode but `off`."""
+        """Switch the mode; drafter and draft_length belong to mode `pinned` only, and the limits
+        (max_drafting_requests, tpot_target_ms, draft_budget; None for none) to every mode but
+        `off`."""
         body: Json = {"mode": mode}
-        if mode != "off" and max_drafting_requests is not None:
-            body["max_drafting_requests"] = max_drafting_requests
+        if mode != "off":
+            body |= {name: value for name, value in limits.items() if value is not None}
         if mode == "pinned":
             body |= {"drafter": drafter, "draft_length": draft_length}
         answer = self._call("PUT", "/api/controller", body=body)
@@ -169,6 +170,27 @@ class Client:
 
     def remove_benchmark(self, name: str) -> None:
         self._call("DELETE", f"/api/benchmarks/{quote(name, safe='')}")
+
+    def recordings(self) -> list[Json]:
+        """The newest first, the one that runs included."""
+        return self._call("GET", "/api/recordings")["recordings"]
+
+    def start_recording(self, seconds: float, megabytes: int) -> Json:
+        """It ends by itself after so many seconds, or megabytes (2^20 bytes) of its file."""
+        body = {"seconds": seconds, "megabytes": megabytes}
+        return self._call("POST", "/api/recordings", body=body)
+
+    def stop_recording(self) -> Json:
+        """The recording once its file is whole."""
+        return self._call("POST", "/api/recordings/stop", timeout_s=UPLOAD_S)
+
+    def recording_file(self, name: str) -> bytes:
+        """The whole file of one that has ended."""
+        path = f"/api/recordings/{quote(name, safe='')}"
+        return self._send("GET", path, timeout_s=UPLOAD_S).content
+
+    def remove_recording(self, name: str) -> None:
+        self._call("DELETE", f"/api/recordings/{quote(name, safe='')}")
 
     def decisions(
         self,

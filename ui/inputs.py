@@ -31,6 +31,15 @@ NAMES: Final[dict[str, tuple[str, Show]]] = {
     "forced": ("Requests decided by a wish or pin", percent),
     "blocked": ("Requests stood down by their guard", percent),
     "cost_factor": ("Steps against the calibration", lambda value: number(value, 2, " ×")),
+    "tpot_target_ms": ("Target for TPOT (ms)", lambda value: number(value, 1)),
+    "tpot_ms": ("TPOT of the slowest request (ms)", lambda value: number(value, 1)),
+    "target_decides": ("Steps that the TPOT target decides", percent),
+    "untargeted_goodput": ("Without the target (tokens/s)", number),
+    "untargeted_tpot_ms": ("Its TPOT (ms)", lambda value: number(value, 1)),
+    "draft_budget": ("Draft budget per step (tokens)", number),
+    "budget_decides": ("Steps that the draft budget decides", percent),
+    "unbudgeted_goodput": ("Without the budget (tokens/s)", number),
+    "unbudgeted_draft_tokens": ("Its draft tokens per step", lambda value: number(value, 1)),
     "loss": ("Loss against plain decoding, recent", _signed_percent),
 }
 """Name and form of each input, in the order in which they are shown."""

@@ -240,10 +240,14 @@ def cost_sentence(report: Json) -> str:
 
 
 def setting_sentence(controller: Json) -> str:
-    """The controller's mode, and the limit on drafting requests, in sentences."""
+    """The controller's mode, and the operator's limits, in sentences."""
     sentence = _mode_sentence(controller)
     if (most := controller.get("max_drafting_requests")) is not None:
         sentence += f" Nobody drafts while more than {most} requests decode."
+    if (target := controller.get("tpot_target_ms")) is not None:
+        sentence += f" Drafts keep TPOT within {target:g} ms where they can."
+    if (budget := controller.get("draft_budget")) is not None:
+        sentence += f" A step drafts at most {budget} tokens."
     return sentence
 
 

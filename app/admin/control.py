@@ -15,7 +15,14 @@ from msgspec import Meta
 from app.errors import ApiError, bad_request
 from app.inference.limits import check_draft_length
 from app.service import Service
-from controller.contract import MAX_SCHEDULE_ENTRIES, MAX_SCHEDULE_REQUESTS, NONE, Mode
+from controller.contract import (
+    MAX_DRAFT_BUDGET,
+    MAX_SCHEDULE_ENTRIES,
+    MAX_SCHEDULE_REQUESTS,
+    MAX_TPOT_TARGET_MS,
+    NONE,
+    Mode,
+)
 from engine.wire import (
     CallBody,
     GetReport,
@@ -64,13 +71,17 @@ class Entry(msgspec.Struct, forbid_unknown_fields=True):
 class ControllerChange(msgspec.Struct, forbid_unknown_fields=True):
     """mode pinned needs a drafter; without draft_length the controller picks D for it, or
     schedule gives D by batch size, and none above its last entry. max_drafting_requests: nobody
-    drafts while more requests decode."""
+    drafts while more requests decode. tpot_target_ms: the time per output token that no request of
+    a step should exceed, as predicted; draft_budget: drafted tokens of a step, over all requests;
+    0 is none of either."""
 
     mode: Mode
     drafter: Annotated[str, Meta(max_length=64)] | None = None
     draft_length: int | None = None
     schedule: Annotated[list[Entry], Meta(max_length=MAX_SCHEDULE_ENTRIES)] = []
     max_drafting_requests: Annotated[int, Meta(ge=0, le=MAX_SCHEDULE_REQUESTS)] | None = None
+    tpot_target_ms: Annotated[float, Meta(ge=0, le=MAX_TPOT_TARGET_MS)] | None = None
+    draft_budget: Annotated[int, Meta(ge=0, le=MAX_DRAFT_BUDGET)] | None = None
 
 
 class PolicyChange(msgspec.Struct, forbid_unknown_fields=True):
@@ -188,12 +199,20 @@ async def set_controller(
     data: JSONBody[ControllerChange],
     service: NamedDependency[Service],
 ) -> dict[str, Any]:
-    """Change mode, drafter and D; takes effect at the next step."""
+    """Change mode, drafter, D and limits, all of them; takes effect at the next step."""
     _check(data, service)
     # Plain decoding has no draft length: as in a request, one that comes with it has no effect.
     length = None if data.drafter == NONE and data.mode == "pinned" else data.draft_length
     schedule = tuple((entry.max_requests, entry.draft_length) for entry in data.schedule)
-    body = SetController(data.mode, data.drafter, length, schedule, data.max_drafting_requests)
+    body = SetController(
+        data.mode,
+        data.drafter,
+        length,
+        schedule,
+        data.max_drafting_requests,
+        data.tpot_target_ms,
+        data.draft_budget,
+    )
     before = controller_state(service)
     after = await _audited(request, service, "set_controller", "controller", before, body)
     service.views.controller_changed(after, request.user.name, time.time())

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
 from litestar import Request, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
-from litestar.response import File
+from litestar.response import Stream
 from msgspec import Meta
 
 from app.service import Service
 from engine.wire import MAX_RECORDING_BYTES, MAX_RECORDING_S
 
 MB = 2**20
+CHUNK_BYTES = 256 * 1024
 
 
 class RecordingStart(msgspec.Struct, forbid_unknown_fields=True):
@@ -76,10 +80,21 @@ async def stop_recording(
     operation_id="GetRecording",
     tags=["admin"],
 )
-async def get_recording(name: FromPath[str], service: NamedDependency[Service]) -> File:
-    """The file of one that has ended, as JSON lines."""
-    path = service.recordings.find(name)
-    return File(path, filename=path.name, media_type="application/x-ndjson")
+async def get_recording(name: FromPath[str], service: NamedDependency[Service]) -> Stream:
+    """The file of one that has ended, as JSON lines. It is read to its end, also when it is removed
+    meanwhile."""
+    file = await service.recordings.read(name)
+    headers = {
+        "Content-Length": str(os.fstat(file.fileno()).st_size),
+        "Content-Disposition": f'attachment; filename="{name}.jsonl"',
+    }
+    return Stream(_chunks(file), media_type="application/x-ndjson", headers=headers)
+
+
+async def _chunks(file: BinaryIO) -> AsyncGenerator[bytes]:
+    with file:
+        while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
+            yield chunk
 
 
 @delete(

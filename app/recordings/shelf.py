@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import secrets
 import shutil
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
-
-import msgspec
+from typing import Any, BinaryIO
 
 from app.errors import ApiError
-from app.recordings.file import WHOLE, RecordingFile, ends_of, recover
+from app.recordings import listing
+from app.recordings.file import WHOLE, RecordingFile, recover
+from app.recordings.listing import DISK, NAME, SHUTDOWN, WORDS, Recording
+from controller.contract import RECORDING_VERSION
 from engine.client import EngineCallError
 from engine.wire import CallBody, Recorded, StartRecording, StopRecording
 
@@ -26,43 +26,19 @@ MOST_WAITING_BYTES = 32 * 1024 * 1024
 SPARE_BYTES = 64 * 1024 * 1024
 """A recording is not begun where the disk would be left with less."""
 
-NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
-
-DISK, SHUTDOWN = "disk", "shutdown"
-WORDS = {
-    "stopped": "It was stopped.",
-    "duration": "Its time was over.",
-    "size": "It reached its size.",
-    "failed": "The engine could not go on recording; its log says why.",
-    "engine_died": "The engine process ended.",
-    "interrupted": "The server ended without closing it.",
-    SHUTDOWN: "The server was stopped.",
-}
-
 log = logging.getLogger(__name__)
 
 Call = Callable[[CallBody], Awaitable[object]]
 
 
-class Recording(msgspec.Struct, frozen=True):
-    """began: seconds since the epoch. seconds: how long it lasts or lasted. end: "" while it runs,
-    else a code, of which reason is the sentence."""
-
-    name: str
-    running: bool
-    began: float
-    seconds: float
-    steps: int
-    bytes: int
-    end: str = ""
-    reason: str = ""
-
-
 class _Running:
-    """The one that is written. parts: what waits for the disk, and waiting its bytes."""
+    """The one that is written. limits: seconds and bytes. parts: what waits for the disk, and
+    waiting its bytes."""
 
-    def __init__(self, name: str, file: RecordingFile, began: float) -> None:
-        self.name, self.file, self.began = name, file, began
+    def __init__(
+        self, name: str, file: RecordingFile, began: float, limits: tuple[float, int]
+    ) -> None:
+        self.name, self.file, self.began, self.limits = name, file, began, limits
         self.parts: asyncio.Queue[Recorded | None] = asyncio.Queue()
         self.waiting = 0
         self.end, self.reason = "", ""
@@ -85,48 +61,53 @@ class Recordings:
         self._folder = folder
         self._call = call
         self._running: _Running | None = None
-        self._telling: asyncio.Task[None] | None = None
+        self._changing = asyncio.Lock()
+        """Held while one begins or is stopped."""
+        self._telling: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         """Close what an earlier process left open."""
-        try:
-            await asyncio.to_thread(recover, self._folder)
-        except OSError as error:
-            log.warning("recordings in %s cannot be closed: %s", self._folder, error)
+        await asyncio.to_thread(recover, self._folder)
 
     async def start(self, head: dict[str, Any], seconds: float, limit_bytes: int) -> Recording:
         """Begin one. head: what its first line says of the server."""
-        if self._running is not None:
-            raise ApiError(409, "recording_running", "A recording runs already; stop it first.")
-        began = time.time()
-        name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(began))}-{secrets.token_hex(2)}"
-        first = {"recording": 1, "time": round(began, 3), **head}
-        try:
-            await asyncio.to_thread(self._check_room, limit_bytes)
-            file = await asyncio.to_thread(RecordingFile, self._folder, name, first)
-        except OSError as error:
-            raise _disk(error) from None
-        if self._running is not None:  # another one was begun meanwhile
-            await asyncio.to_thread(file.discard)
-            raise ApiError(409, "recording_running", "A recording runs already; stop it first.")
-        running = self._running = _Running(name, file, began)
-        try:
-            await self._call(StartRecording(name, seconds, limit_bytes))
-        except BaseException:
-            self._running = None
-            await asyncio.to_thread(file.discard)
-            raise
-        running.written = asyncio.create_task(self._write(running), name="recording")
-        return _state(running)
+        async with self._changing:
+            if self._running is not None:
+                raise ApiError(409, "recording_running", "A recording runs already; stop it first.")
+            began = time.time()
+            name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(began))}-{secrets.token_hex(2)}"
+            limits = {"seconds": seconds, "bytes": limit_bytes}
+            first = {
+                "recording": RECORDING_VERSION,
+                "time": round(began, 3),
+                "limits": limits,
+                **head,
+            }
+            try:
+                await asyncio.to_thread(self._check_room, limit_bytes)
+                file = await asyncio.to_thread(RecordingFile, self._folder, name, first)
+            except OSError as error:
+                raise _disk(error) from None
+            running = self._running = _Running(name, file, began, (seconds, limit_bytes))
+            try:
+                await self._call(StartRecording(name, seconds, limit_bytes))
+            except BaseException:
+                self._running = None
+                self._tell_to_stop()  # it may have begun, and only its answer is missing
+                await asyncio.to_thread(file.discard)
+                raise
+            running.written = asyncio.create_task(self._write(running), name="recording")
+            return _state(running)
 
     async def stop(self) -> Recording:
         """End the one that runs and wait until its file is whole."""
-        running = self._running
-        if running is None:
-            raise ApiError(409, "no_recording", "No recording runs.")
-        with contextlib.suppress(EngineCallError, ApiError):  # its death has ended it too
-            await self._call(StopRecording())
-        return await self._closed(running, "stopped")
+        async with self._changing:
+            running = self._running
+            if running is None:
+                raise ApiError(409, "no_recording", "No recording runs.")
+            with contextlib.suppress(EngineCallError, ApiError):  # its death has ended it too
+                await self._call(StopRecording())
+            return await self._closed(running, "stopped")
 
     async def close(self) -> None:
         """The server stops."""
@@ -156,31 +137,37 @@ class Recordings:
             running.close(recorded.end)
 
     async def _write(self, running: _Running) -> None:
-        while (part := await running.parts.get()) is not None:
-            try:
-                await asyncio.to_thread(running.file.write, part.lines)
-            except OSError as error:
-                self._fail(running, f"It could not be written: {error.strerror}.")
-                break
-            running.waiting -= len(part.lines)
-        seconds = round(time.time() - running.began, 3)
-        end = {"end": running.end, "reason": running.reason, "s": seconds}
         try:
-            await asyncio.to_thread(running.file.finish, end)
-        except OSError as error:
-            log.error("the recording %s could not be closed: %s", running.name, error)
-        self._running = None
+            while (part := await running.parts.get()) is not None:
+                try:
+                    await asyncio.to_thread(running.file.write, part.lines)
+                except OSError as error:
+                    self._fail(running, f"It could not be written: {error.strerror or error}.")
+                    break
+                running.waiting -= len(part.lines)
+            seconds = round(time.time() - running.began, 3)
+            end = {"end": running.end, "reason": running.reason, "s": seconds}
+            try:
+                await asyncio.to_thread(running.file.finish, end)
+            except OSError as error:
+                log.error("the recording %s could not be closed: %s", running.name, error)
+        finally:
+            self._running = None
 
     def _fail(self, running: _Running, reason: str) -> None:
         """Its disk is full or slow: the engine need not send more."""
         log.error("the recording %s ended: %s", running.name, reason)
         running.close(DISK, reason)
+        self._tell_to_stop()
 
+    def _tell_to_stop(self) -> None:
         async def tell() -> None:
             with contextlib.suppress(EngineCallError, ApiError):
                 await self._call(StopRecording())
 
-        self._telling = asyncio.create_task(tell(), name="recording-stop")
+        task = asyncio.create_task(tell(), name="recording-stop")
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
 
     # --- those that there are -----------------------------------------------------------------
 
@@ -188,52 +175,41 @@ class Recordings:
         """The newest first; each once, also while one begins or ends."""
         while True:
             running = self._running
-            found = await asyncio.to_thread(self._ended)
+            found = await asyncio.to_thread(listing.ended, self._folder)
             if self._running is running:
                 break
         if running is None:
             return found
         return [_state(running), *(one for one in found if one.name != running.name)]
 
-    def find(self, name: str) -> Path:
-        """The file of one that has ended."""
-        if self._running is not None and name == self._running.name:
-            raise ApiError(409, "recording_running", "This recording still runs; stop it first.")
-        path = self._folder / (name + WHOLE)
-        if not NAME.fullmatch(name) or not path.is_file():
-            raise ApiError(
-                404, "unknown_recording", f"There is no recording '{name[:64]}'.", "name"
-            )
-        return path
-
-    async def remove(self, name: str) -> None:
-        path = self.find(name)
+    async def read(self, name: str) -> BinaryIO:
+        """The file of one that has ended, opened."""
+        path = self._find(name)
         try:
-            await asyncio.to_thread(path.unlink, missing_ok=True)
+            return await asyncio.to_thread(path.open, "rb")
+        except FileNotFoundError:
+            raise _unknown(name) from None
         except OSError as error:
             raise _disk(error) from None
 
-    def _paths(self) -> list[Path]:
-        found = self._folder.glob("*" + WHOLE)
-        return sorted((path for path in found if NAME.fullmatch(path.stem)), reverse=True)
+    async def remove(self, name: str) -> None:
+        path = self._find(name)
+        try:
+            await asyncio.to_thread(path.unlink)
+        except FileNotFoundError:
+            raise _unknown(name) from None
+        except OSError as error:
+            raise _disk(error) from None
 
-    def _ended(self) -> list[Recording]:
-        found: list[Recording] = []
-        for path in self._paths():
-            try:
-                first, last = ends_of(path)
-                size = path.stat().st_size
-            except OSError:
-                continue  # removed meanwhile
-            end = str(last.get("end", DISK))
-            reason = str(last.get("reason", WORDS.get(end, "The disk was full.")))
-            began, seconds = float(first.get("time", 0.0)), float(last.get("s", 0.0))
-            steps = int(last.get("steps", 0))
-            found.append(Recording(path.stem, False, began, seconds, steps, size, end, reason))
-        return found
+    def _find(self, name: str) -> Path:
+        if self._running is not None and name == self._running.name:
+            raise ApiError(409, "recording_running", "This recording still runs; stop it first.")
+        if not NAME.fullmatch(name):
+            raise _unknown(name)
+        return self._folder / (name + WHOLE)
 
     def _check_room(self, limit_bytes: int) -> None:
-        if len(self._paths()) >= MOST_KEPT:
+        if len(listing.paths(self._folder)) >= MOST_KEPT:
             raise ApiError(
                 409,
                 "too_many_recordings",
@@ -252,16 +228,24 @@ class Recordings:
 
 
 def _state(running: _Running, still: bool = True) -> Recording:
+    seconds, size = running.limits
     return Recording(
         running.name,
         still,
         round(running.began, 3),
         round(time.time() - running.began, 3),
         running.file.steps,
+        running.file.requests,
         running.file.size,
+        seconds,
+        size,
         "" if still else running.end,
         "" if still else running.reason,
     )
+
+
+def _unknown(name: str) -> ApiError:
+    return ApiError(404, "unknown_recording", f"There is no recording '{name[:64]}'.", "name")
 
 
 def _disk(error: OSError) -> ApiError:

@@ -13,7 +13,7 @@ from rich.console import Console
 from app.bench.publish import output_file
 from app.failures import Failure
 from app.progress import Bars
-from app.simulate.config import read_config
+from app.simulate.config import Config, read_config
 from controller.policies import ADAPTIVE
 from controller.simulate.cells import find_traces, label, make_cells
 from controller.simulate.fleet import bounds, simulate
@@ -33,11 +33,20 @@ LATENCIES = (("TTFT p50", "ttft_ms", "p50"), ("p99 ms", "ttft_ms", "p99"),
 
 
 def run(options: argparse.Namespace) -> int:
-    """Every policy of the configuration in turn, then a table, JSON and plots."""
-    out, plots = output_file(options.json), output_file(options.plot, "--plot")
-    config = read_config(Path(options.config))
+    """The policies of a configuration."""
+    path = Path(options.config)
+    config = read_config(path)
+    return simulate_all(config, path.resolve().parent, options.config, options.json, options.plot)
+
+
+def simulate_all(
+    config: Config, folder: Path, source: str, json: str | None, plot: str | None
+) -> int:
+    """Every policy of the configuration in turn, then a table, JSON and plots. folder: what its
+    paths are relative to. Raises Failure naming the source for what does not fit together."""
+    out, plots = output_file(json), output_file(plot, "--plot")
     try:
-        scenario, choices = config.scenario(Path(options.config).resolve().parent), config.choices
+        scenario, choices = config.scenario(folder), config.choices
         rows = bounds(scenario)
         with Bars() as bars:
             for choice in choices:
@@ -50,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
                     )
                 )
     except (ValueError, OSError) as error:
-        raise Failure(f"{options.config}: {error}") from None
+        raise Failure(f"{source}: {error}") from None
     rows = compare(rows)
     _print_table(rows)
     if out:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -31,7 +32,7 @@ from controller.simulate.machine import Machine
 from controller.simulate.machines import HARDWARE, MODELS, Hardware
 from controller.simulate.policy import SERVES, Choice, parse_choice
 from controller.simulate.recorded_texts import recorded_texts
-from controller.simulate.recording import is_recording, read_recording
+from controller.simulate.recording import Recording, is_recording, read_recording
 from controller.simulate.step_cost import StepCost, roofline
 from controller.simulate.synthetic import RECIPES, Rates, Recipe, make_texts
 from controller.simulate.texts import Library, Text
@@ -66,6 +67,9 @@ class Config(Table, frozen=True):
             self.setting.drafter,
             self.setting.draft_length,
             self.setting.max_draft_length,
+            max_drafting_requests=self.setting.max_drafting_requests,
+            tpot_target_ms=self.setting.tpot_target_ms or None,
+            draft_budget=self.setting.draft_budget or None,
         )
         phases: tuple[load.Phase, ...] = ()
         deal: Deal | None = None
@@ -103,6 +107,13 @@ def read_config(path: Path) -> Config:
         raise Failure(f"{path}: {error.strerror or error}") from None
     except (msgspec.DecodeError, ValueError) as error:
         raise Failure(f"{path}: {error}") from None
+
+
+@lru_cache(maxsize=4)
+def recorded(path: Path) -> Recording:
+    """A recording, which texts and arrivals of every policy and replica come from. See
+    read_recording."""
+    return read_recording(path)
 
 
 def _named(kind: str, name: str, table: dict[str, T]) -> T:
@@ -156,7 +167,7 @@ def _texts(table: TextsTable, folder: Path, seed: int) -> list[Text]:
     if table.trace is not None:
         return read_traces(folder / table.trace)
     if table.recording is not None:
-        return recorded_texts(read_recording(folder / table.recording), seed)
+        return recorded_texts(recorded(folder / table.recording), seed)
     recipe = Recipe(
         _rates(table.drafters),
         table.prompt,
@@ -178,12 +189,12 @@ def _rates(tables: dict[str, RatesTable]) -> dict[str, Rates]:
 def _deal(table: OpenLoad, folder: Path, replicas: int) -> Deal:
     """Arrivals of one replica: of a rate its share, of recorded ones those dealt to it in turn."""
 
-    def recorded(library: Library, replica: int, rng: np.random.Generator) -> list[load.Arrival]:
+    def read(library: Library, replica: int, rng: np.random.Generator) -> list[load.Arrival]:
         assert isinstance(table, RecordedLoad)
         path = folder / table.arrivals
         if is_recording(path):
             found = load.replayed(
-                read_recording(path), table.texts, library, seconds=table.seconds, speed=table.speed
+                recorded(path), table.texts, library, seconds=table.seconds, speed=table.speed
             )
         else:
             found = load.recorded(
@@ -192,7 +203,7 @@ def _deal(table: OpenLoad, folder: Path, replicas: int) -> Deal:
         return load.thin(found, replicas, replica)
 
     if isinstance(table, RecordedLoad):
-        return recorded
+        return read
     last = table.last_rate if isinstance(table, RampLoad) else table.rate
     rate, peak = load.ramp(table.rate, last, table.seconds), max(table.rate, last)
     if isinstance(table, BurstLoad):

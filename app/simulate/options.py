@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from app.arguments import group, leaf, names, positive
+from controller.simulate.machines import HARDWARE, MODELS
 
 MOST_PROCESSES = 64
+MOST_DEVICES = 4096
 MOST_SECONDS, MOST_MEGABYTES = 86_400, 1024
 
 
@@ -37,6 +39,31 @@ def add_simulate(commands: Any, add_client: Callable[[argparse.ArgumentParser], 
     suite.add_argument(
         "--scale", type=_scale, default=1.0, help="share of each cell's work, for a quick look"
     )
+
+    text = "replay a recording under other policies"
+    replay = leaf(actions, "replay", text, "app.simulate.replay:replay")
+    replay.add_argument("recording", metavar="FILE", help="what record wrote, or the console gave")
+    replay.add_argument(
+        "--policy",
+        action="append",
+        metavar="TEXT",
+        help='NAME or "NAME KEY=VALUE ..."; may be given again (default: adaptive and off)',
+    )
+    replay.add_argument(
+        "--hardware", choices=tuple(HARDWARE), help="of the machine (default: CPU where it ran)"
+    )
+    replay.add_argument(
+        "--model", choices=tuple(MODELS), help="shape of the target (default: by its name)"
+    )
+    replay.add_argument(
+        "--devices", type=_devices, default=1, help="of one node (default: %(default)s)"
+    )
+    replay.add_argument(
+        "--speed", type=_speed, default=1.0, help="requests come so many times as fast"
+    )
+    replay.add_argument("--seed", type=_seed, default=0, help="(default: %(default)s)")
+    replay.add_argument("--json", metavar="OUT", help="write everything to this file")
+    replay.add_argument("--plot", metavar="OUT", help="write plots over time to this SVG file")
 
     text = "record what a running server decodes, to replay it under other policies"
     record = leaf(actions, "record", text, "app.simulate.record:record")
@@ -67,6 +94,17 @@ def _at_most(text: str, most: int) -> int:
 
 def _processes(text: str) -> int:
     return _at_most(text, MOST_PROCESSES)
+
+
+def _devices(text: str) -> int:
+    return _at_most(text, MOST_DEVICES)
+
+
+def _speed(text: str) -> float:
+    value = float(text)
+    if not 0.01 <= value <= 100.0:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0.01 to 100")
+    return value
 
 
 def _seed(text: str) -> int:

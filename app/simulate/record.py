@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,14 @@ def record(options: argparse.Namespace) -> int:
             with Bars() as bars:
                 found = _follow(client, name, body, bars)
         except KeyboardInterrupt:
-            found = call(client, "POST", "/api/recordings/stop")
+            found = _stop(client, name)
         _fetch(client, name, out)
         call(client, "DELETE", f"/api/recordings/{name}")
     size = found["bytes"] / 2**20
-    print(f"{out}: {found['steps']:,} steps in {found['seconds']:,.0f} s, {size:,.2f} MB")
+    print(
+        f"{out}: {found['requests']:,} requests, {found['steps']:,} steps in "
+        f"{found['seconds']:,.0f} s, {size:,.2f} MB"
+    )
     if found["end"] not in ("duration", "size", "stopped"):
         raise Failure(f"The recording ended early, and is whole until then: {found['reason']}")
     return 0
@@ -41,10 +45,7 @@ def record(options: argparse.Namespace) -> int:
 def _follow(client: httpx.Client, name: str, body: dict[str, Any], bars: Bars) -> dict[str, Any]:
     """The recording once it has ended."""
     while True:
-        every = call(client, "GET", "/api/recordings")["recordings"]
-        found = next((one for one in every if one["name"] == name), None)
-        if found is None:
-            raise Failure(f"The recording {name} was removed meanwhile.")
+        found = _find(client, name)
         if not found["running"]:
             return found
         share = max(
@@ -54,19 +55,38 @@ def _follow(client: httpx.Client, name: str, body: dict[str, Any], bars: Bars) -
         time.sleep(POLL_S)
 
 
+def _stop(client: httpx.Client, name: str) -> dict[str, Any]:
+    """The recording, ended now unless it had ended by itself."""
+    if _find(client, name)["running"]:
+        with contextlib.suppress(Failure):  # it ended meanwhile
+            call(client, "POST", "/api/recordings/stop")
+    return _find(client, name)
+
+
+def _find(client: httpx.Client, name: str) -> dict[str, Any]:
+    every = call(client, "GET", "/api/recordings")["recordings"]
+    found = next((one for one in every if one["name"] == name), None)
+    if found is None:
+        raise Failure(f"The recording {name} was removed meanwhile.")
+    return found
+
+
 def _fetch(client: httpx.Client, name: str, out: Path) -> None:
-    """The file as the server has it."""
+    """The file as the server has it; OUT is only there once it is whole."""
+    part = out.with_name(out.name + ".part")
     try:
         with (
             client.stream("GET", f"/api/recordings/{name}") as answer,
-            out.open("wb") as file,
+            part.open("wb") as file,
         ):
             if not answer.is_success:
                 answer.read()
                 raise Failure(f"The server answers HTTP {answer.status_code}: {reason(answer)}")
             for chunk in answer.iter_bytes():
                 file.write(chunk)
-    except OSError as error:
-        raise Failure(
-            f"{out}: {error.strerror}. The server keeps the recording as {name}."
-        ) from None
+        part.replace(out)
+    except (OSError, httpx.HTTPError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise Failure(f"{out}: {why}. The server keeps the recording as {name}.") from None
+    finally:
+        part.unlink(missing_ok=True)

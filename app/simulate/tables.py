@@ -7,7 +7,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from controller.contract import Mode
+from controller.contract import (
+    MAX_DRAFT_BUDGET,
+    MAX_SCHEDULE_REQUESTS,
+    MAX_TPOT_TARGET_MS,
+    Mode,
+)
 from controller.simulate.texts import LONGEST
 
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -118,3 +123,6 @@ class SettingTable(Table, frozen=True):
     drafter: Name | None = None
     draft_length: Annotated[int, Meta(ge=0, le=LONGEST)] | None = None
     max_draft_length: Annotated[int, Meta(ge=0, le=LONGEST)] = 16
+    max_drafting_requests: Annotated[int, Meta(ge=0, le=MAX_SCHEDULE_REQUESTS)] | None = None
+    tpot_target_ms: Annotated[float, Meta(ge=0.0, le=MAX_TPOT_TARGET_MS)] | None = None
+    draft_budget: Annotated[int, Meta(ge=0, le=MAX_DRAFT_BUDGET)] | None = None

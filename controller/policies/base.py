@@ -30,20 +30,28 @@ from controller.credit import Credit
 from controller.decision import summary
 from controller.guards import RequestGuard
 from controller.journal import words
+from controller.limits import Beyond
 from controller.outlook import what_if
 from controller.policies.flight import Flight
 from controller.policies.inputs import PolicyInputs
+from controller.policies.limiting import Forecast, Limits
 from controller.policies.openings import Opening, find_openings, fit
 from controller.policies.options import AUTO, Options
 from controller.policies.predicting import predict
 from controller.policies.recorder import Recorder, Stand, by_operator
-from controller.precedence import check_setting
+from controller.precedence import check_setting, room_of
 from controller.schedule import at_batch
 
 Pick = tuple[str, int]
 """(drafter, D)."""
 
 PLAIN: Pick = (NONE, 0)
+
+
+def rows_of(allotted: Mapping[int, Allotment]) -> int:
+    """Drafted rows of allotments."""
+    return sum(one.length for one in allotted.values())
+
 
 OFFERED_RATE = 1 / 64
 """How fast the share of requests with an offer follows."""
@@ -86,6 +94,7 @@ class Policy(ABC):
         self._credit = Credit(self.acceptance, RequestGuard())
         self._left: Flight[frozenset[int]] = Flight()
         self._offered: dict[str, float] = {}
+        self._limits = Limits()
 
     # --- the rule -----------------------------------------------------------------------------
 
@@ -127,6 +136,7 @@ class Policy(ABC):
         check_setting(setting, self.drafters)
         if setting != self._setting:
             before, self._setting = self._setting, setting
+            self._limits = Limits()
             self._tell(f"The operator set {words(setting)} (before: {words(before)}).")
 
     def set_enabled(self, drafter: str, enabled: bool) -> None:
@@ -178,14 +188,18 @@ class Policy(ABC):
         setting = at_batch(self._setting, len(batch.requests))
         openings = find_openings(batch, offers, setting, self._enabled)
         self._count(len(batch.requests), offers)
-        room = max(batch.free_rows, 0)
+        room = room_of(batch, setting)
         given = [one for one in openings if one.length is not None]
-        allotted = self._place(given, [self._given(one) for one in given], room)
-        room -= sum(one.length for one in allotted.values())
+        asked = [self._given(one) for one in given]
+        allotted = self._place(given, asked, room)
         left = [one for one in openings if one.length is None]
         context = sum(request.context_len for request in batch.requests)
-        step = Step(batch, left, room, context)
-        allotted |= self._place(left, self.choose(step), room)
+        step = Step(batch, left, room - rows_of(allotted), context)
+        chosen = self.choose(step)
+        allotted |= self._place(left, chosen, step.room)
+        limited = setting.tpot_target_ms is not None or setting.draft_budget is not None
+        if limited:
+            allotted = self._limit(setting, batch, (given, asked), (left, chosen), allotted)
         allotments = tuple(
             [
                 allotted.get(place) or Allotment(request.id, NONE, 0)
@@ -193,13 +207,18 @@ class Policy(ABC):
             ]
         )
         self._left.note(batch.step, frozenset(one.request.id for one in left))
-        stand = by_operator(setting, self._enabled) or self.stand(step, allotments)
+        stand = self._limits.stand(allotments) if limited else None
+        stand = stand or by_operator(setting, self._enabled) or self.stand(step, allotments)
         decision = self._recorder.write(
             batch,
             self._setting,
             setting,
             stand,
-            {"context": round(context / step.size, 1), **self.describe()},
+            {
+                "context": round(context / step.size, 1),
+                **self._limits.inputs(),
+                **self.describe(),
+            },
             lambda stand: self._price(stand, step.size, context),
         )
         return Plan(allotments, decision)
@@ -225,6 +244,28 @@ class Policy(ABC):
             for one, (drafter, _), length in zip(openings, picks, lengths, strict=True)
             if length > 0
         }
+
+    def _limit(
+        self,
+        setting: Setting,
+        batch: BatchView,
+        given: tuple[Sequence[Opening], Sequence[Pick]],
+        left: tuple[Sequence[Opening], Sequence[Pick]],
+        allotted: dict[int, Allotment],
+    ) -> dict[int, Allotment]:
+        """The plan within the operator's constraints. given, left: who it was made for, and what
+        they were to have. allotted: the plan within the budget."""
+        offers = {one.place: one.offers for one in (*given[0], *left[0])}
+        models = (self.cost, self.acceptance)
+        room, free_room, by_budget = room_of(batch, setting), max(batch.free_rows, 0), None
+        if room < free_room:
+            whole = self._place(*given, free_room)
+            whole |= self._place(*left, free_room - rows_of(whole))
+            if rows_of(whole) > room:
+                forecast = Forecast(batch, whole, offers, *models)
+                by_budget = Beyond(forecast.goodput(forecast.lengths), rows_of(whole))
+        forecast = Forecast(batch, allotted, offers, *models)
+        return self._limits.apply(setting, forecast, allotted, by_budget)
 
     def _count(self, size: int, offers: Sequence[Offer]) -> None:
         """Follow the share of requests that each drafter has an offer for."""

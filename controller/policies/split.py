@@ -54,6 +54,8 @@ class Split:
         self.arms = (a, b)
         self.share = share
         self._cost = cost
+        self._drafted = [0, 0]
+        """Tokens that each arm drafted when it planned last: they lengthen the other's steps."""
 
     def arm(self, request: int) -> Arm:
         """Whose the request is."""
@@ -94,9 +96,11 @@ class Split:
         found: dict[int, Allotment] = {}
         decisions: list[Decision] = []
         probes: frozenset[int] = frozenset()
-        for arm in self.arms:
-            own = tuple([number for number, owner in owners.items() if owner is arm])
+        drafted = self._drafted
+        for number, arm in enumerate(self.arms):
+            own = tuple([request for request, owner in owners.items() if owner is arm])
             if not own:
+                drafted[number] = 0
                 continue
             looks = arm.controller.attentive
             mine = [
@@ -104,9 +108,16 @@ class Split:
                 for offer in offers
                 if owners.get(offer.request) is arm and (looks or offer.request in wishes)
             ]
-            room = max(batch.free_rows, 0) * len(own) // len(owners)
-            plan = arm.controller.plan(replace(batch, free_rows=room), mine)
-            found |= {one.request: one for one in plan.allotments if owners[one.request] is arm}
+            view = replace(
+                batch,
+                free_rows=max(batch.free_rows, 0) * len(own) // len(owners),
+                elsewhere=frozenset(owners).difference(own),
+                elsewhere_rows=drafted[1 - number],
+            )
+            plan = arm.controller.plan(view, mine)
+            taken = [one for one in plan.allotments if owners[one.request] is arm]
+            drafted[number] = sum(one.length + one.tail_length for one in taken)
+            found |= {one.request: one for one in taken}
             if plan.decision is not None:
                 decisions.append(arm.tagged(plan.decision, own))
             probes |= plan.probes

@@ -1,10 +1,12 @@
-"""Reads a recording of a live run: JSON lines, the first {"recording": 1, ...}, then what came.
+"""Reads a recording of a live run: JSON lines, the first {"recording": 2, ...}, then what came.
 
     {"s", "arrived": {"request", "prompt"}}
-    {"s", "verify_ms", "draft_ms", "overhead_ms", "looked", "requests": [{"request", "context",
-      "drafter", "drafted", "accepted", "committed", "cut", "match", "source",
+    {"s", "verify_ms", "draft_ms", "overhead_ms", "requests": [{"request", "context", "drafter",
+      "drafted", "accepted", "committed", "cut", "match", "source", "chances",
+      "margins": {"drafter", "sampled", "values"},
       "shadows": [{"drafter", "drafted", "accepted", "match", "source", "censored"}],
-      "parts": [{"drafter", "drafted", "accepted"}]}]}
+      "parts": [{"drafter", "drafted", "accepted", "chances"}]}],
+      "proposals": [{"drafter", "requests", "depth", "ms"}]}
     {"s", "finished": {"request", "output"}}
 
 s: seconds since the start. context: tokens of the request before the step. Other lines and fields
@@ -18,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from controller.contract import RECORDING_VERSION
 from controller.simulate.texts import LONGEST, SOURCES
 
 MOST_TOKENS = 1_000_000
@@ -27,20 +30,25 @@ MOST_LINE_BYTES = 16_000_000
 @dataclass(frozen=True, slots=True)
 class Start:
     """A draft before output position `place`: whether it was wrong behind `accepted`, or was not
-    tried further. match: 0 of a model."""
+    tried further. match: 0 of a model. chances: of what was verified, where its request's tokens
+    are drawn without a seed. margins: of what a model drafted; sampled: of a request whose tokens
+    are drawn."""
 
     place: int
     accepted: int
     wrong: bool
     match: int = 0
     source: int = 0
+    chances: tuple[float, ...] = ()
+    margins: tuple[float, ...] = ()
+    sampled: bool = False
 
 
 @dataclass(slots=True)
 class Recorded:
     """One request. s: when it came. length: output tokens, of which the first came with the prompt.
-    starts: by drafter; tails: drafts behind a model's that was right; blind: places of which no
-    drafter without a model was asked."""
+    starts: by drafter; tails: drafts behind a model's that was right. chancy: its tokens are drawn
+    without a seed, so that drafts have chances; sampled: they are drawn, with a seed or without."""
 
     prompt: int
     s: float
@@ -48,39 +56,43 @@ class Recorded:
     steps: int = 0
     starts: dict[str, list[Start]] = field(default_factory=dict)
     tails: dict[str, list[Start]] = field(default_factory=dict)
-    blind: set[int] = field(default_factory=set)
+    chancy: bool = False
+    sampled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Recording:
-    """kinds: of the drafters that the server had, "model" or "model_free". requests: those that got
-    output, in the order in which they came. steps: that had decoding requests."""
+    """head: what the first line says of the server. kinds: "model" or "model_free", by drafter that
+    it had, drafted or was scored. requests: those that got output, in the order in which they came.
+    steps: that had decoding requests. seconds: until the last of them.
+    plain_ms: of the verify steps of one request without a draft. pass_ms: by drafter, what a
+    drafted position took; both are sums with their count."""
 
-    kinds: dict[str, str]
-    requests: list[Recorded]
-    steps: int
+    head: dict[str, Any]
+    kinds: dict[str, str] = field(default_factory=dict)
+    requests: list[Recorded] = field(default_factory=list)
+    steps: int = 0
+    seconds: float = 0.0
+    plain_ms: tuple[float, int] = (0.0, 0)
+    pass_ms: dict[str, tuple[float, int]] = field(default_factory=dict)
 
 
 def read_recording(path: Path) -> Recording:
-    """ValueError with file and line for anything that is no recording, OSError where it cannot be
-    read."""
-    kinds: dict[str, str] = {}
+    """ValueError with file and line for anything that is no recording of this version, OSError
+    where it cannot be read."""
+    recording = Recording({})
     open_requests: dict[object, Recorded] = {}
     every: list[Recorded] = []
-    steps = 0
     for number, record in _lines(path):
         try:
             if number == 1:
-                kinds = _kinds(record)
-            elif "requests" in record:
-                steps += 1
+                recording = Recording(record)
+            elif "verify_ms" in record:
+                recording.steps += 1
+                recording.seconds = max(recording.seconds, _seconds(record))
                 for one in record["requests"]:
-                    mine = open_requests.get(one["request"])
-                    if mine is None:  # it came before the recording began
-                        mine = Recorded(_context(one) - 1, _seconds(record))
-                        open_requests[one["request"]] = mine
-                        every.append(mine)
-                    _take(mine, one, record.get("looked", True) is not False)
+                    _take(open_requests[one["request"]], one)
+                _measure(recording, record)
             elif "arrived" in record:
                 came = record["arrived"]
                 mine = Recorded(_count(came["prompt"]), _seconds(record))
@@ -88,27 +100,26 @@ def read_recording(path: Path) -> Recording:
                 every.append(mine)
             elif "finished" in record:
                 done = record["finished"]
-                found = open_requests.pop(done["request"], None)
-                if found is not None and not found.steps and not _count(done["output"]):
-                    every.remove(found)
-                elif found is not None:
+                found, output = open_requests.pop(done["request"], None), _count(done["output"])
+                if found is not None and output:
                     found.steps = max(found.steps, 1)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{path.name}, line {number}: no recorded step: {error!r}") from None
-    requests = [one for one in every if one.steps]
-    if not steps:
+    if not recording.steps:
         raise ValueError(f"{path.name}: no request committed anything")
-    return Recording(kinds, requests, steps)
+    recording.requests = [one for one in every if one.steps]
+    recording.kinds = _kinds(recording)
+    return recording
 
 
 def is_recording(path: Path) -> bool:
-    """Whether the file begins like one."""
+    """Whether the file begins like one, of whatever version."""
     try:
         with path.open(encoding="utf-8") as lines:
             first = json.loads(lines.readline(MOST_LINE_BYTES))
     except (OSError, ValueError):
         return False
-    return isinstance(first, dict) and first.get("recording") == 1
+    return isinstance(first, dict) and "recording" in first
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -122,71 +133,133 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 raise ValueError(f"{path.name}, line {number}: {error}") from None
             if not isinstance(record, dict):
                 raise ValueError(f"{path.name}, line {number}: it is no JSON object")
-            if number == 1 and record.get("recording") != 1:
-                raise ValueError(f'{path.name}: the first line is not {{"recording": 1}}')
+            if number == 1:
+                _check_version(path, record.get("recording"))
             yield number, record
 
 
-def _kinds(head: dict[str, Any]) -> dict[str, str]:
-    return {str(name): str(kind) for name, kind in head.get("drafters", {}).items()}
+def _check_version(path: Path, version: object) -> None:
+    if version is None:
+        raise ValueError(f'{path.name}: the first line is not {{"recording": {RECORDING_VERSION}}}')
+    if version != RECORDING_VERSION:
+        raise ValueError(
+            f"{path.name}: it is a recording of version {str(version)[:20]}; this release reads "
+            f"version {RECORDING_VERSION} alone. Record again, or replay it with the release that "
+            "made it."
+        )
 
 
-def _take(mine: Recorded, one: dict[str, Any], looked: bool) -> None:
+def _kinds(recording: Recording) -> dict[str, str]:
+    """As the server said. One that it did not name, because it was loaded later or disabled, is a
+    model unless its drafts came from matches."""
+    named = recording.head.get("drafters")
+    named = named if isinstance(named, dict) else {}
+    kinds = {str(name): str(kind) for name, kind in named.items()}
+    for one in recording.requests:
+        for name in (*one.starts, *one.tails):
+            if name not in kinds:
+                kinds[name] = "model" if _is_model(name, recording.requests) else "model_free"
+    return kinds
+
+
+def _is_model(name: str, requests: list[Recorded]) -> bool:
+    return not any(
+        name in one.tails or any(start.match for start in one.starts.get(name, ()))
+        for one in requests
+    )
+
+
+def _take(mine: Recorded, one: dict[str, Any]) -> None:
     """Take in what one request got from a step."""
     begin, committed = mine.length, _count(one["committed"])
-    _context(one)
+    if not _count(one["context"]):
+        raise ValueError("a step of a request without a token")
     mine.length += committed
     mine.steps += 1
     if mine.length > MOST_TOKENS:
         raise ValueError(f"a request of more than {MOST_TOKENS} tokens")
-    if not looked:
-        mine.blind.update(range(begin, mine.length))
-    ran, cut = one["drafter"], one.get("cut", False)
+    ran, cut, parts = one["drafter"], one.get("cut", False), one.get("parts", ())
     drafted, accepted = _draft(one)
-    parts = one.get("parts", ())
+    told = one.get("margins") or {}
+    margins, sampled = _numbers(told.get("values", ())), bool(told.get("sampled", False))
+    mine.chancy = mine.chancy or bool(one.get("chances"))
+    mine.sampled = mine.sampled or mine.chancy or sampled
     if not drafted:
+        if margins:  # a bar kept all of a model's draft out
+            start = Start(begin, 0, False, margins=margins, sampled=sampled)
+            mine.starts.setdefault(told["drafter"], []).append(start)
         ran = None
     elif not parts:
-        start = _start(begin, drafted, accepted, cut, one)
+        start = _start(begin, drafted, accepted, cut, one, margins, mine.sampled)
         mine.starts.setdefault(ran, []).append(start)
     place = begin
     for depth, part in enumerate(parts):
         drafted, accepted = _draft(part)
         if drafted:
             kept = mine.tails if depth else mine.starts
-            start = _start(place, drafted, accepted, cut, part if depth else one)
+            whose = part if depth else {**one, "chances": part.get("chances", ())}
+            ahead = () if depth else margins
+            start = _start(place, drafted, accepted, cut, whose, ahead, mine.sampled)
             kept.setdefault(part["drafter"], []).append(start)
         place += drafted
         if accepted < drafted:  # what comes behind it was not reached
             break
-    _score(mine, one.get("shadows", ()), begin, ran if looked else None, looked)
+    _score(mine, one.get("shadows", ()), begin, ran)
 
 
-def _start(place: int, drafted: int, accepted: int, open_end: bool, one: dict[str, Any]) -> Start:
+def _start(
+    place: int,
+    drafted: int,
+    accepted: int,
+    open_end: bool,
+    one: dict[str, Any],
+    margins: tuple[float, ...] = (),
+    sampled: bool = False,
+) -> Start:
     """open_end: the text, or the drafter's turn, ended inside the draft."""
     wrong = accepted < drafted and not open_end and accepted < LONGEST
-    return Start(place, min(accepted, LONGEST), wrong, _count(one.get("match", 0)), _source(one))
+    return Start(
+        place,
+        min(accepted, LONGEST),
+        wrong,
+        _count(one.get("match", 0)),
+        _source(one),
+        _numbers(one.get("chances", ())),
+        margins,
+        sampled,
+    )
 
 
-def _score(
-    mine: Recorded, scores: list[dict[str, Any]], begin: int, ran: str | None, looked: bool
-) -> None:
+def _score(mine: Recorded, scores: list[dict[str, Any]], begin: int, ran: str | None) -> None:
     """A score says what was right, not where it began. The last of a drafter was settled by the
-    step's last token; the one that its own turn, or a step that asked nobody, interrupted ended
-    before the step."""
+    step's last token; the one that its own turn interrupted ended before the step."""
     last: dict[str, int] = {}
     for one in reversed(scores):
         name, censored = one["drafter"], bool(one.get("censored", False))
         drafted, accepted = _draft(one)
         whole = accepted == drafted
         if censored:
-            end = begin if name == ran or not looked else mine.length
+            end = begin if name == ran else mine.length
         else:
             end = last.get(name, mine.length) - (0 if whole else 1)
         place = max(end - accepted, 1)
         last[name] = place
         found = _start(place, drafted, accepted, censored, one)
         mine.starts.setdefault(name, []).append(found)
+
+
+def _measure(recording: Recording, record: dict[str, Any]) -> None:
+    """Add up what plain steps of one request and what drafted positions took."""
+    ms = _number(record["verify_ms"])
+    rows, proposals = record["requests"], record.get("proposals", ())
+    if len(rows) == 1 and not rows[0]["drafted"] and not record.get("prefill_rows", 0):
+        total, count = recording.plain_ms
+        recording.plain_ms = (total + ms, count + 1)
+    for one in proposals:
+        depth = _count(one["depth"])
+        if depth and not one.get("catch_up", 0):
+            total, count = recording.pass_ms.get(one["drafter"], (0.0, 0))
+            recording.pass_ms[one["drafter"]] = (total + _number(one["ms"]), count + depth)
 
 
 def _draft(one: dict[str, Any]) -> tuple[int, int]:
@@ -197,23 +270,24 @@ def _draft(one: dict[str, Any]) -> tuple[int, int]:
     return drafted, accepted
 
 
-def _context(one: dict[str, Any]) -> int:
-    found = _count(one["context"])
-    if not found:
-        raise ValueError("a step of a request without a token")
-    return found
-
-
 def _count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 100_000_000:
         raise ValueError(f"{str(value)[:40]} is no count")
     return value
 
 
+def _numbers(values: Any) -> tuple[float, ...]:
+    """Those of a draft's first LONGEST places."""
+    return tuple([_number(value) for value in values[:LONGEST]])
+
+
 def _seconds(record: dict[str, Any]) -> float:
-    value = record.get("s", 0.0)
+    return _number(record.get("s", 0.0))
+
+
+def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e9:
-        raise ValueError(f"{str(value)[:40]} is no time in seconds")
+        raise ValueError(f"{str(value)[:40]} is no number from 0 on")
     return float(value)
 
 

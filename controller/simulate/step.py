@@ -16,23 +16,20 @@ from controller.contract import (
     Allotment,
     BatchView,
     Controller,
-    Features,
     Offer,
-    Part,
     Proposal,
     RequestOutcome,
     RequestView,
     ShadowScore,
     StepOutcome,
 )
+from controller.simulate.lanes import Lane, Lanes
 from controller.simulate.live import Live, Shadows
 from controller.simulate.machine import Machine
 from controller.simulate.texts import LONGEST, Library
 
 USED_STEPS = 64
 """A drafter that drafted within so many steps takes in prompts along with the target."""
-
-NO_FEATURES = Features()
 
 
 @dataclass(slots=True)
@@ -52,16 +49,6 @@ class Step:
     looked: bool = True
 
 
-@dataclass(slots=True)
-class _Lane:
-    """What one request of the step drafts."""
-
-    drafted: int = 0
-    accepted: int = 0
-    parts: tuple[Part, ...] = ()
-    features: Features = NO_FEATURES
-
-
 class Stepper:
     """Runs steps of decoding requests under one controller, with its own noise."""
 
@@ -79,11 +66,9 @@ class Stepper:
         self._limit = library.longest + LONGEST + 1
         self._drafters = {one.name: one for one in machine.drafters}
         self._numbers = {name: i for i, name in enumerate(self.shadows.names)}
-        self._models = [one for one in machine.drafters if one.info.model]
+        models = [one.name for one in machine.drafters if one.info.model]
+        self._lanes = Lanes(library, self.shadows, models)
         self._forgetful = [one.name for one in machine.drafters if not one.remembers]
-        self._model_accepted = {
-            one.name: library.accepted[one.name].tolist() for one in self._models
-        }
         self._used: dict[str, int] = {}
         self._rng = rng
 
@@ -109,7 +94,8 @@ class Stepper:
         plan = controller.plan(BatchView(self.steps, views, prefill_rows, room), offers)
         seconds = time.thread_time() - begin
         lanes = [
-            self._draft(live, one) for live, one in zip(decoding, plan.allotments, strict=True)
+            self._lanes.draft(live, one, plan.bars)
+            for live, one in zip(decoding, plan.allotments, strict=True)
         ]
         rows = np.array([1 + lane.drafted for lane in lanes])
         context = np.array([live.context for live in decoding])
@@ -173,38 +159,11 @@ class Stepper:
                         offers.append(Offer(live.id, name, longest, features))
         return offers
 
-    def _draft(self, live: Live, one: Allotment) -> _Lane:
-        """What is drafted, and how much of it is right."""
-        if not one.length:
-            return _Lane()
-        number = self._numbers.get(one.drafter)
-        if number is not None:
-            features = self.shadows.features(live, number, live.at)
-            if features is None:
-                return _Lane()
-            return _Lane(
-                one.length,
-                min(self.shadows.got(number, live.at), one.length),
-                features=features,
-            )
-        head = min(self._model_accepted[one.drafter][live.at], one.length)
-        if not one.tail:
-            return _Lane(one.length, head)
-        tail = self._numbers[one.tail]
-        # Behind a wrong head nobody knows what the tail finds; most often the same as on the text.
-        place = live.at + one.length
-        more = one.tail_length if place < live.end and self.shadows.matched(tail, place) else 0
-        got = 0
-        if more and head == one.length:
-            got = min(self.shadows.got(tail, place), more)
-        parts = (Part(one.drafter, one.length, head), Part(one.tail, more, got))
-        return _Lane(one.length + more, head + got, parts)
-
     def _proposals(
         self,
         decoding: Sequence[Live],
         allotments: Sequence[Allotment],
-        lanes: Sequence[_Lane],
+        lanes: Sequence[Lane],
         verify_ms: float,
     ) -> tuple[list[Proposal], float]:
         """What each drafter took, and the time of tails."""
@@ -212,12 +171,12 @@ class Stepper:
         missing: dict[str, int] = {}
         tails: set[str] = set()
         for live, one, lane in zip(decoding, allotments, lanes, strict=True):
-            if one.length and lane.drafted:
+            if lane.asked:
                 asked.setdefault(one.drafter, []).append(one.length)
                 missing[one.drafter] = missing.get(one.drafter, 0) + live.missing.get(
                     one.drafter, 0
                 )
-                if one.tail:
+                if lane.parts:
                     tails.add(one.tail)
         proposals: list[Proposal] = []
         for name, lengths in asked.items():
@@ -226,7 +185,7 @@ class Stepper:
             proposals.append(Proposal(name, len(lengths), depth, ms, rows))
         return proposals, sum(self._drafters[name].ms(0, verify_ms) for name in tails)
 
-    def _commit(self, live: Live, one: Allotment, lane: _Lane, scored: bool) -> RequestOutcome:
+    def _commit(self, live: Live, one: Allotment, lane: Lane, scored: bool) -> RequestOutcome:
         """Move the request on and play the shadows over what it committed."""
         committed = min(lane.accepted + 1, live.end - live.at)
         new = live.at + committed
@@ -241,16 +200,20 @@ class Stepper:
                 shadows += self.shadows.interrupt(live, number)
                 live.starts[number] = new
         for name in self._forgetful:
-            live.missing[name] = 0 if ran == name else live.missing[name] + committed
+            caught_up = lane.asked and one.drafter == name
+            live.missing[name] = 0 if caught_up else live.missing[name] + committed
         live.at = new
+        cut = new == live.end and lane.accepted < lane.drafted
         return RequestOutcome(
             request=live.id,
             drafter=ran,
             drafted=lane.drafted,
             accepted=lane.accepted,
             committed=committed,
-            cut=new == live.end and lane.accepted < lane.drafted,
+            cut=cut,
             features=lane.features,
             shadows=shadows,
             parts=lane.parts,
+            chances=lane.chances[: lane.accepted + (not cut)],
+            margins=lane.margins,
         )

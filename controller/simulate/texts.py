@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.int64]
+Reals = NDArray[np.float32]
 
 SOURCES = ("", "prompt", "output", "global", "corpus", "pool", "other")
 """Where a model-free drafter's match lies, by number."""
@@ -23,16 +24,23 @@ LONGEST = 20
 class Text:
     """One request: a prompt of so many tokens and its output. By drafter, int [output tokens]:
     accepted[t] of a draft that starts before output token t; of drafters without a model also
-    match[t], the match length (0: no draft), and source[t]."""
+    match[t], the match length (0: no draft), and source[t].
+
+    margins, chances: float32 [output tokens, LONGEST], what the tokens of such a draft tell the
+    controller (see contract.py), of drafters that tell it; NaN where nothing is known. sampled: the
+    text's tokens are drawn at random."""
 
     prompt: int
     length: int
     accepted: Mapping[str, Numbers]
     match: Mapping[str, Numbers] = field(default_factory=dict)
     source: Mapping[str, Numbers] = field(default_factory=dict)
+    margins: Mapping[str, Reals] = field(default_factory=dict)
+    chances: Mapping[str, Reals] = field(default_factory=dict)
+    sampled: bool = False
 
     def __post_init__(self) -> None:
-        for kind in (self.accepted, self.match, self.source):
+        for kind in (self.accepted, self.match, self.source, self.margins, self.chances):
             for name, values in kind.items():
                 if len(values) != self.length:
                     raise ValueError(
@@ -43,7 +51,8 @@ class Text:
 class Library:
     """All texts of a run in flat arrays, so that a place in a text is one number.
 
-    accepted, match, source: by drafter, int [all tokens]; next_start: the first place from there on
+    accepted, match, source: by drafter, int [all tokens]; margins, chances: [all tokens, LONGEST],
+    of those that tell them; sampled: bool [all tokens]; next_start: the first place from there on
     with a draft to shadow, or the text's end. first, last: by text, where its output begins and
     ends. begin: where its decoding begins, because the first token comes with the prompt; context:
     tokens before that. ranges: the texts of each corpus."""
@@ -69,6 +78,9 @@ class Library:
         self.accepted = {d: _flat([t.accepted.get(d) for t in texts], lengths) for d in drafters}
         self.match = {d: _flat([t.match.get(d) for t in texts], lengths) for d in self.model_free}
         self.source = {d: _flat([t.source.get(d) for t in texts], lengths) for d in self.model_free}
+        self.margins = _told([t.margins for t in texts], lengths)
+        self.chances = _told([t.chances for t in texts], lengths)
+        self.sampled = np.repeat([t.sampled for t in texts], lengths)
         self.next_start = {d: self._next(self.match[d]) for d in self.model_free}
 
     def _next(self, match: Numbers) -> Numbers:
@@ -94,3 +106,17 @@ def _flat(parts: Sequence[Numbers | None], lengths: Numbers) -> Numbers:
         for part, n in zip(parts, lengths.tolist(), strict=True)
     ]
     return np.concatenate(whole)
+
+
+def _told(parts: Sequence[Mapping[str, Reals]], lengths: Numbers) -> dict[str, Reals]:
+    """By drafter that any text has values of; NaN for the others."""
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {
+        name: np.concatenate(
+            [
+                part[name] if name in part else np.full((n, LONGEST), np.nan, np.float32)
+                for part, n in zip(parts, lengths.tolist(), strict=True)
+            ]
+        )
+        for name in names
+    }

@@ -167,7 +167,16 @@ class Engine:
                 if body.drafter == "refused":
                     text = "The setting was refused."
                     return Reply(call, None, "bad_setting", text, "drafter")
-                self.controller = ControllerState(body.mode, body.drafter, body.draft_length, 16)
+                self.controller = ControllerState(
+                    body.mode,
+                    body.drafter,
+                    body.draft_length,
+                    16,
+                    body.schedule,
+                    body.max_drafting_requests,
+                    body.tpot_target_ms or None,
+                    body.draft_budget or None,
+                )
                 return Reply(call, msgspec.to_builtins(self.controller))
             case SetPolicy(policy="refused"):
                 text = "policy: 'refused' is not one of adaptive, off."

@@ -16,6 +16,7 @@ from app.options import build_parser
 from app.simulate import command as simulate
 from app.simulate.config import Config, read_config
 from app.simulate.options import add_simulate
+from controller.contract import RECORDING_VERSION
 from controller.simulate.texts import Library
 from tests.controller.simulate.small import write_trace
 
@@ -97,12 +98,14 @@ def test_an_open_load_shows_latencies(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_a_recording_is_replayed_with_its_own_arrivals(tmp_path: Path) -> None:
     path, out = tmp_path / "live.jsonl", tmp_path / "out.json"
-    records: list[dict[str, object]] = [{"recording": 1, "drafters": {"ngram": "model_free"}}]
+    records: list[dict[str, object]] = [
+        {"recording": RECORDING_VERSION, "drafters": {"ngram": "model_free"}}
+    ]
     for number in range(5):
         records.append({"s": 0.1 * number, "arrived": {"request": number, "prompt": 9}})
         row = {"request": number, "context": 10, "drafter": "ngram", "drafted": 4, "accepted": 3,
                "committed": 4, "match": 5, "source": "prompt"}  # fmt: skip
-        records.append({"s": 0.1 * number, "requests": [row]})
+        records.append({"s": 0.1 * number, "verify_ms": 5.0, "requests": [row]})
         records.append({"s": 0.1 * number, "finished": {"request": number, "output": 5}})
     path.write_text("".join(json.dumps(one) + "\n" for one in records))
     assert main(["simulate", "run", str(config(tmp_path, replayed(path))), "--json", str(out)]) == 0
@@ -177,9 +180,12 @@ def test_the_documented_examples_are_configurations(tmp_path: Path) -> None:
         "accepted": 0,
         "committed": 1,
     }
-    (tmp_path / "live.jsonl").write_text(
-        '{"recording": 1}\n' + json.dumps({"s": 0.5, "requests": [row]}) + "\n"
+    records = (
+        {"recording": RECORDING_VERSION},
+        {"s": 0.4, "arrived": {"request": 1, "prompt": 8}},
+        {"s": 0.5, "verify_ms": 5.0, "requests": [row]},
     )
+    (tmp_path / "live.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
     assert len(examples()) >= 3
     for text in examples():
         found = read_config(config(tmp_path, text))

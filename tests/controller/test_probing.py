@@ -8,7 +8,7 @@ import pytest
 from controller.contract import NONE, Setting
 from controller.guards import HarmGuard, RequestGuard
 from controller.planner import allocate
-from controller.probing import BUDGET, LONGEST, SHORTEST, Probing
+from controller.probing import BUDGET, LONGEST, RENEWED_AFTER, SHORTEST, Probing
 from tests.controller.simulated_engine import choices, offer, simulate
 
 
@@ -37,6 +37,28 @@ def test_a_change_brings_the_interval_back_to_4() -> None:
 
 def test_nothing_is_disabled_for_good() -> None:
     assert len(gaps(Probing(), 10_000)) > 15
+
+
+def test_an_idle_drafter_is_tried_again_once_half_of_the_requests_are_new() -> None:
+    probing = Probing()
+    gaps(probing, 3000)
+    assert not probing.renewed("ngram")
+    probing.batch([1, 2, 3, 4])
+    probing.fire("ngram", 0.01)
+    for _ in range(RENEWED_AFTER):
+        assert not probing.due("ngram")
+    probing.batch([3, 5, 4, 2])
+    assert not probing.renewed("ngram")
+    probing.batch([6, 5, 4, 3])
+    assert probing.renewed("ngram")
+    assert not probing.renewed("suffix")
+    probing.put_off("ngram")
+    assert not probing.renewed("ngram")
+    probing.batch([9, 8, 7, 6])
+    assert probing.renewed("ngram")
+    probing.fire("ngram", 0.01)
+    probing.batch([99, 98, 97, 96])
+    assert not probing.renewed("ngram")
 
 
 def test_the_budget_holds_however_often_a_probe_is_due() -> None:

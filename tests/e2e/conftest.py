@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, TimeoutError, sync_playwright
 
 from tests.conftest import (
     ARTIFACTS,
@@ -38,7 +38,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-WAIT_S = 120.0
+WAIT_S = 300.0
 """Longest wait for one condition; the model may be slow on a busy machine."""
 
 PROMPTS = (
@@ -89,9 +89,10 @@ class Live:
         return answer.json()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Generator[Live]:
-    """A server of its own, since one test kills its engine, and a console beside it."""
+    """A server for the browser tests alone, since one of them kills its engine, and a console
+    beside it. Tests put back what they change."""
     key = f"admin-{secrets.token_urlsafe(32)}"
     port = free_port()
     log = ARTIFACTS / "e2e-server.log"
@@ -184,9 +185,9 @@ def clients(live: Live, speculation: dict[str, Any]) -> Generator[None]:
     assert not faults
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Generator[Browser]:
-    """Closed with the module: its event loop must not run on in the tests that follow."""
+    """Closed after these tests: its event loop must not run on in those that follow."""
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     if found is None:
         pytest.fail(f"no browser: install one of {', '.join(BROWSERS)}")
@@ -206,6 +207,23 @@ def page(browser: Browser) -> Generator[Page]:
     yield opened
     opened.close()
     assert errors == []
+
+
+def pick(page: Page, box: Locator, name: str | None = None) -> None:
+    """Open the list of a box and pick the option of this name, or the first one. The list may close
+    when the page scrolls or is drawn anew: then it is opened again."""
+    option = page.get_by_role("option", name=name, exact=True).first
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        if box.get_attribute("aria-expanded") != "true":
+            box.click()
+        try:
+            option.wait_for(timeout=2_000)
+            option.click(timeout=20_000)
+        except TimeoutError:
+            continue
+        return
+    pytest.fail(f"in {WAIT_S:.0f} s no option {name or ''} was offered")
 
 
 def screenshot(page: Page, name: str) -> Path:

@@ -8,10 +8,10 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, TimeoutError, expect
+from playwright.sync_api import Page, expect
 
 from tests import measured
-from tests.e2e.conftest import WAIT_S, Live, screenshot
+from tests.e2e.conftest import WAIT_S, Live, pick, screenshot
 
 pytestmark = pytest.mark.browser
 
@@ -70,13 +70,7 @@ def test_a_run_is_opened_by_its_link_and_compared_with_another(
     page.get_by_role("radio", name="4 at once").click()
     expect(card).to_contain_text("This load only; 2 were measured.")
     other = page.locator(".st-key-card-comparison")
-    for _ in range(5):  # a list that was opened while the page was drawn anew has closed again
-        other.get_by_role("combobox").click()
-        try:
-            page.get_by_role("option").first.click(timeout=10_000)
-            break
-        except TimeoutError:
-            continue
+    pick(page, other.get_by_role("combobox"))
     expect(other.locator("tbody tr")).to_have_count(9)
     expect(other).to_contain_text("no clear difference")
 

@@ -84,7 +84,7 @@ def test_a_recording_tells_arrivals_steps_and_ends(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert all(one["verify_ms"] > 0.0 and one["s"] >= 0.0 for one in steps)
     path = tmp_path / "run.jsonl"
-    path.write_text('{"recording": 1}\n' + "".join(json.dumps(one) + "\n" for one in found))
+    path.write_text('{"recording": 2}\n' + "".join(json.dumps(one) + "\n" for one in found))
     long, short = recorded_texts(read_recording(path), 0)
     assert (long.prompt, long.length, short.prompt, short.length) == (3, 31, 1, 1)
     assert long.accepted["ngram"][1:9].tolist() == [2, 1, 0] * 2 + [2, 1]
@@ -208,3 +208,32 @@ def test_a_fault_of_the_recorder_ends_the_recording_and_no_request() -> None:
     harness.drain()
     assert [part.end for part in parts(harness)] == ["failed"]
     assert request.produced == 20
+
+
+def test_an_end_that_cannot_be_sent_is_said_and_another_recording_can_begin() -> None:
+    sent: list[Recorded] = []
+
+    def narrow(recorded: Recorded) -> None:
+        if recorded.lines:
+            raise RequestError("invalid_request", "no frame can hold it")
+        sent.append(recorded)
+
+    recorder = Recorder()
+    recorder.start(START, narrow)
+    recorder.arrived(serving().add([1], 10))
+    recorder.stop()
+    assert [one.end for one in sent] == ["failed"]
+    assert not recorder.running
+    recorder.start(START, narrow)
+    recorder.stop()
+    assert [one.end for one in sent] == ["failed", "stopped"]
+
+
+def test_an_engine_that_has_ended_its_recording_says_nothing_more() -> None:
+    sent: list[Recorded] = []
+    recorder = Recorder()
+    recorder.start(StartRecording("x", 60.0, 60), sent.append)
+    harness = serving()
+    for _ in range(5):
+        recorder.arrived(harness.add([1], 10))
+    assert [one.end for one in sent] == ["size"]

@@ -61,7 +61,7 @@ def recording(
     engine.recorder.stop()
     path: Path = tmp_path_factory.mktemp("recording") / "run.jsonl"
     with path.open("wb") as file:
-        file.write(b'{"recording": 1, "drafters": {"ngram": "model_free"}}\n')
+        file.write(b'{"recording": 2, "drafters": {"ngram": "model_free"}}\n')
         file.writelines(part.lines for part in events if isinstance(part, Recorded))
     return read_recording(path)
 

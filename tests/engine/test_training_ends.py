@@ -75,72 +75,102 @@ def until(condition: Callable[[], object], log: Path) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_killed_command_takes_its_stage_along_and_can_be_started_again(
-    job: Fit, tmp_path: Path, processes: int
+def until_it_trains(job: Fit, log: Path) -> None:
+    until((Path(job.run) / "checkpoint.pt").exists, log)
+
+
+def stop(process: subprocess.Popen[bytes], number: signal.Signals, code: int) -> None:
+    """A signal ends the command, and everything that it started, with this exit code."""
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(number)
+    assert process.wait(60) == code
+    assert not psutil.wait_procs(family, 60)[1]
+
+
+def words(log: Path) -> list[str]:
+    """What a command said but for its progress."""
+    lines = log.read_text().splitlines()
+    assert not [line for line in lines if "Traceback" in line]
+    return [line for line in lines if not line.startswith("fit:")]
+
+
+STOPPED = "paceline: Stopped. The same command goes on from what is kept."
+SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+
+
+def test_one_writer_that_is_killed_with_its_stage_started_again_and_stopped(
+    job: Fit, tmp_path: Path
 ) -> None:
     log, checkpoint = tmp_path / "log", Path(job.run) / "checkpoint.pt"
-    with running(command(job, processes), log) as process:
-        until(checkpoint.exists, log)
-        family = psutil.Process(process.pid).children(recursive=True)
-        assert len(family) == (1 if processes == 1 else 3)
+    with running(command(job), log) as process:
+        until_it_trains(job, log)
+        (stage,) = psutil.Process(process.pid).children(recursive=True)
+        second = subprocess.run(
+            command(job), cwd=ROOT, capture_output=True, text=True, env=clean_environment(),
+            timeout=WAIT_S, check=False,
+        )  # fmt: skip
+        assert second.returncode == 1
+        assert f"{job.run} is being written by process {stage.pid}. Wait for it" in second.stderr
+        assert "Traceback" not in second.stderr
+        assert process.poll() is None
         process.kill()
         process.wait()
-        assert not psutil.wait_procs(family, 60)[1]
+        assert not psutil.wait_procs([stage], 60)[1]
     before = checkpoint.stat().st_mtime_ns
     with only_writer(Path(job.run)):
         pass
     assert json.loads((Path(job.run) / "job.json").read_bytes())["options"]["tokens"] == ENDLESS
-    if processes == 1:
-        with running(command(job), log):
-            until(lambda: checkpoint.stat().st_mtime_ns > before, log)
-        steps = [json.loads(one)["step"] for one in (Path(job.run) / "curve.jsonl").open()]
-        assert steps == list(range(10, 10 * len(steps) + 1, 10))  # went on where it was
+    with running(command(job), log) as process:
+        until(lambda: checkpoint.stat().st_mtime_ns > before, log)
+        stop(process, *SIGNALS[0])
+    assert words(log) == [STOPPED]
+    steps = [json.loads(one)["step"] for one in (Path(job.run) / "curve.jsonl").open()]
+    assert steps == list(range(10, 10 * len(steps) + 1, 10))  # went on where it was
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_stopped_command_says_so_in_a_line(
-    job: Fit, tmp_path: Path, processes: int, number: signal.Signals, code: int
+def test_several_processes_that_are_killed_go_with_the_command(job: Fit, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with running(command(job, processes=2), log) as process:
+        until_it_trains(job, log)
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert len(family) == 3
+        process.kill()
+        process.wait()
+        assert not psutil.wait_procs(family, 60)[1]
+    with only_writer(Path(job.run)):
+        pass
+    assert json.loads((Path(job.run) / "job.json").read_bytes())["options"]["tokens"] == ENDLESS
+
+
+def test_a_terminated_command_says_so_in_a_line(job: Fit, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with running(command(job), log) as process:
+        until_it_trains(job, log)
+        stop(process, *SIGNALS[1])
+    assert words(log) == [STOPPED]
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_several_processes_that_are_stopped_say_so(
+    job: Fit, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     log = tmp_path / "log"
-    with running(command(job, processes), log) as process:
-        until((Path(job.run) / "checkpoint.pt").exists, log)
-        family = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(number)
-        assert process.wait(60) == code
-        assert not psutil.wait_procs(family, 60)[1]
-    told = [line for line in log.read_text().splitlines() if not line.startswith("fit:")]
-    assert [line for line in told if "Stopped." in line]
-    assert "Traceback" not in log.read_text()
-    if processes == 1:
-        assert told == ["paceline: Stopped. The same command goes on from what is kept."]
+    with running(command(job, processes=2), log) as process:
+        until_it_trains(job, log)
+        stop(process, number, code)
+    assert [line for line in words(log) if "Stopped." in line]
 
 
 def test_a_stage_that_is_stopped_by_itself_is_told(job: Fit, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with running(command(job), log) as process:
-        until((Path(job.run) / "checkpoint.pt").exists, log)
+        until_it_trains(job, log)
         (stage,) = psutil.Process(process.pid).children()
         stage.terminate()
         assert process.wait(60) == 1
-    told = [line for line in log.read_text().splitlines() if not line.startswith("fit:")]
-    assert told == ["paceline: stopped by SIGTERM. The same command goes on from what is kept."]
-
-
-def test_a_second_writer_is_refused_with_who_holds_the_output(job: Fit, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    with running(command(job), log) as process:
-        until((Path(job.run) / "checkpoint.pt").exists, log)
-        (stage,) = psutil.Process(process.pid).children()
-        second = subprocess.run(
-            command(job), cwd=ROOT, capture_output=True, text=True, env=clean_environment(),
-            timeout=WAIT_S, check=False,
-        )  # fmt: skip
-        assert process.poll() is None
-    assert second.returncode == 1
-    assert f"{job.run} is being written by process {stage.pid}. Wait for it" in second.stderr
-    assert "Traceback" not in second.stderr
+    assert words(log) == [
+        "paceline: stopped by SIGTERM. The same command goes on from what is kept."
+    ]
 
 
 def test_the_lock_of_a_holder_that_is_gone_is_free(

@@ -28,6 +28,7 @@ def test_every_setting_is_a_variable(name: str, tmp_path: Path) -> None:
         "context_length": "3", "draft_length": "3", "drafter": "ngram", "dtype": "float32",
         "device": "cpu", "attention": "torch", "calibration": "fresh", "mode": "off",
         "log_level": "debug", "draft_schedule": "4:2,8:1", "max_drafting_requests": "3",
+        "tpot_target_ms": "30.5", "draft_budget": "33",
         "step_timeout_s": "30.5", "prefix_cache": "tenant", "scheduling_policy": "fcfs",
         "suffix_tree": "off", "suffix_memory_mb": "33", "suffix_depth": "33",
         "suffix_max_age_s": "33", "corpus_limit_mb": "33", "corpus_tokens": "3333",
@@ -83,6 +84,13 @@ def test_a_missing_secret_file_is_named() -> None:
         ("PACELINE_DRAFT_LENGTH", "4", "--draft-length .* --mode pinned only"),
         ("PACELINE_DRAFT_SCHEDULE", "4:2", "--draft-schedule .* --mode pinned only"),
         ("PACELINE_MAX_DRAFTING_REQUESTS", "-1", "--max-drafting-requests .* >= 0"),
+        ("PACELINE_TPOT_TARGET_MS", "-1", r"--tpot-target-ms \(PACELINE_TPOT_TARGET_MS\) .* >= 0"),
+        ("PACELINE_TPOT_TARGET_MS", "nan", "--tpot-target-ms .* has a wrong value 'nan'"),
+        ("PACELINE_TPOT_TARGET_MS", "1e400", "--tpot-target-ms .* out of range"),
+        ("PACELINE_TPOT_TARGET_MS", "600001", "--tpot-target-ms .* <= 600000"),
+        ("PACELINE_TPOT_TARGET_MS", "true", "--tpot-target-ms .* has a wrong value 'true'"),
+        ("PACELINE_DRAFT_BUDGET", "2.5", "--draft-budget .* has a wrong value '2.5'"),
+        ("PACELINE_DRAFT_BUDGET", "1000001", "--draft-budget .* <= 1000000"),
     ],
 )
 def test_a_wrong_value_names_option_variable_and_what_is_allowed(
@@ -114,9 +122,18 @@ def test_a_draft_schedule_without_sense_is_refused(given: dict[str, str], messag
         load_settings({"mode": "pinned", "drafter": "ngram"} | given, {})
 
 
-def test_a_limit_on_drafting_requests_has_no_effect_in_mode_off_and_is_refused() -> None:
-    with pytest.raises(SettingsError, match="--max-drafting-requests has no effect in mode off"):
-        load_settings({"mode": "off", "max_drafting_requests": "2"}, {})
+@pytest.mark.parametrize("name", ["max_drafting_requests", "tpot_target_ms", "draft_budget"])
+def test_a_limit_has_no_effect_in_mode_off_and_is_refused(name: str) -> None:
+    option = "--" + name.replace("_", "-")
+    with pytest.raises(SettingsError, match=f"{option} has no effect in mode off"):
+        load_settings({"mode": "off", name: "2"}, {})
+
+
+def test_a_target_or_budget_of_0_is_none_in_mode_off_too() -> None:
+    given = {"mode": "off", "tpot_target_ms": "0", "draft_budget": "0"}
+    settings = load_settings(given, {})
+    assert not settings.tpot_target_ms
+    assert not settings.draft_budget
 
 
 def test_the_console_may_not_share_the_admin_key() -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
+from controller.contract import Setting
 from tests.controller.mixed_engine import MixedWorld
 from ui import inputs
 
 
-def test_every_input_of_a_real_decision_has_a_name_with_its_unit() -> None:
+@pytest.mark.parametrize("setting", [Setting(), Setting(tpot_target_ms=1.0, draft_budget=1)])
+def test_every_input_of_a_real_decision_has_a_name_with_its_unit(setting: Setting) -> None:
     world = MixedWorld(size=4, suffix=lambda request: (0.4, 0.8)).run(60)
+    world.controller.configure(setting)
+    world.run(10)
     decisions = world.controller.take_decisions()
     assert decisions
     for name in {name for decision in decisions for name in decision.inputs}:

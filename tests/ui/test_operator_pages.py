@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from tests import measured
 from tests.app.conftest import Api, running_api
 from tests.ui.test_pages import app, text
+from ui.client import ApiError, Client
 
 Open = Callable[[str], AppTest]
 
@@ -68,3 +71,106 @@ def test_each_tab_stands_a_report_with_nothing_in_it(opened: Open, tab: str) -> 
     page.session_state["models-tab"] = tab
     page.run()
     assert not page.exception
+
+
+# --- messages of a busy page that cross with what the server changed, and calls that fail ---------
+
+
+def ngram(api: Api) -> dict[str, Any]:
+    listed = api.client.get("/api/drafters").json()["drafters"]
+    return next(one for one in listed if one["name"] == "ngram")
+
+
+def limit(api: Api) -> Any:
+    return {one["name"]: one["value"] for one in ngram(api)["parameters"]}["most"]
+
+
+def put(api: Api, body: dict[str, Any]) -> None:
+    assert api.client.put("/api/drafters/ngram", json=body).is_success
+
+
+def named(widgets: Any, label: str) -> Any:
+    return next(widget for widget in widgets if widget.label == label)
+
+
+def test_a_switch_that_another_operator_turned_is_not_turned_back(api: Api, opened: Open) -> None:
+    page = opened("controller")
+    before = named(page.toggle, "Enable ngram")
+    before.set_value(before.value)
+    assert before.value is True
+    try:
+        put(api, {"enabled": False})
+        page.run()
+        assert named(page.toggle, "Enable ngram").value is False
+        before.run()  # says what the page showed before it was told
+        assert ngram(api)["enabled"] is False
+        assert named(page.toggle, "Enable ngram").value is False
+        named(page.toggle, "Enable ngram").set_value(True).run()
+        assert ngram(api)["enabled"] is True
+        assert named(page.toggle, "Enable ngram").value is True
+    finally:
+        put(api, {"enabled": True})
+
+
+def test_a_number_that_another_operator_wrote_is_not_put_back(api: Api, opened: Open) -> None:
+    page = opened("controller")
+    before, value = named(page.number_input, "most"), limit(api)
+    before.set_value(value)
+    try:
+        put(api, {"parameters": {"most": value - 1}})
+        page.run()
+        assert named(page.number_input, "most").value == value - 1
+        before.run()
+        assert limit(api) == value - 1
+        named(page.number_input, "most").set_value(value - 2).run()
+        assert limit(api) == value - 2
+        assert named(page.number_input, "most").value == value - 2
+    finally:
+        put(api, {"parameters": {"most": value}})
+
+
+def test_a_refused_number_gives_way_to_the_servers_once(
+    api: Api, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = opened("controller")
+    before = limit(api)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ApiError(422, "refused", "It may not be so.")
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(Client, "set_drafter", refuse)
+        named(page.number_input, "most").set_value(before - 1).run()
+    assert "It may not be so." in text(page)
+    assert named(page.number_input, "most").value == before
+    page.run()
+    assert "It may not be so." not in text(page)
+    named(page.number_input, "most").set_value(before - 1).run()
+    assert limit(api) == before - 1
+    named(page.number_input, "most").set_value(None).run()
+    assert named(page.number_input, "most").value == before - 1
+    put(api, {"parameters": {"most": before}})
+
+
+def test_what_was_chosen_outlives_a_call_that_fails(
+    api: Api, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = opened("controller")
+    page.session_state["models-tab"] = "What if"
+    page.run()
+    slider = page.slider(key="what_if_batch")
+    largest = slider.max
+    slider.set_value(2).run()
+    page.selectbox(key="decision_drafter").set_value("ngram").run()
+
+    def away(*_: Any, **__: Any) -> None:
+        raise httpx.ConnectError("away")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(httpx.Client, "request", away)
+        page.run()
+        page.run()
+        assert page.slider(key="what_if_batch").max == largest
+    page.run()
+    assert page.slider(key="what_if_batch").value == 2
+    assert page.selectbox(key="decision_drafter").value == "ngram"

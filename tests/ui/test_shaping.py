@@ -147,6 +147,11 @@ def test_candidates_are_sorted_by_goodput_and_the_chosen_one_is_marked() -> None
         ({"mode": "pinned", "drafter": "ngram", "draft_length": 4}, "Pinned to ngram with D = 4"),
         ({"mode": "pinned", "drafter": "ngram", "draft_length": None}, "controller chooses the"),
         ({"mode": "pinned", "drafter": "none", "draft_length": 0}, "decodes plainly"),
+        (
+            {"mode": "auto", "tpot_target_ms": 22.5},
+            "Drafts keep TPOT within 22.5 ms where they can.",
+        ),
+        ({"mode": "auto", "draft_budget": 8}, "A step drafts at most 8 tokens."),
     ],
 )
 def test_every_setting_reads_as_a_sentence(setting: dict[str, Any], words: str) -> None:

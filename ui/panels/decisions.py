@@ -80,10 +80,13 @@ def _view() -> None:
 
 
 def _names() -> list[str]:
+    """Names of the drafters, as last seen: a filter whose choice is gone would forget it."""
     try:
-        return [item["name"] for item in chrome.client().drafters()]
+        names = [item["name"] for item in chrome.client().drafters()]
+        st.session_state["decision_drafters"] = names
     except ApiError:
-        return []
+        pass  # the banner says why
+    return st.session_state.get("decision_drafters", [])
 
 
 def _table(found: list[dict[str, Any]], version: int) -> int | None:

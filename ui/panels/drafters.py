@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from ui import chrome
+from ui import chrome, fields
 from ui.client import ApiError
 from ui.panels import model_drafters
 
@@ -52,7 +52,7 @@ def _drafter(item: dict[str, Any]) -> None:
 
 
 def _row(item: dict[str, Any]) -> None:
-    name, key = item["name"], f"enable_{item['name']}"
+    name = item["name"]
     own = model_drafters.facts(item) if item.get("model") else ""
     facts = _kind(item) + _memory(item) + own
     with st.container(horizontal=True, vertical_alignment="center", key=f"row-{name}"):
@@ -65,31 +65,28 @@ def _row(item: dict[str, Any]) -> None:
             return
         if own and item["model"]["state"] != "loaded":
             return
-        # The switch always shows the server's truth, also after a change elsewhere.
-        st.session_state[key] = item["enabled"]
+        key = fields.key(f"enable_{name}", item["enabled"])
         st.toggle(
             f"Enable {name}",
+            value=item["enabled"],
             key=key,
             label_visibility="collapsed",
             on_change=_enable,
-            args=(name,),
+            args=(name, key),
             width="content",
         )
 
 
 def _parameter(drafter: str, parameter: dict[str, Any]) -> None:
-    """An input that starts from the server's value, and takes it over again when it changes: not at
-    every refresh, which would wipe out a number that is being typed."""
+    """An input that starts from the server's value."""
     name, value = parameter["name"], parameter["value"]
     if parameter["kind"] == "float":
         value = float(value)
-    key = f"parameter_{drafter}_{name}"
-    if key not in st.session_state or st.session_state.get(f"{key}_seen") != value:
-        st.session_state[key] = value
-        st.session_state[f"{key}_seen"] = value
+    key = fields.key(f"parameter_{drafter}_{name}", value)
     text = f"{parameter['text']}. Default {parameter['default']}"
+    changed = (drafter, name, key)
     if parameter["kind"] == "bool":
-        st.toggle(name, key=key, help=text, on_change=_change, args=(drafter, name))
+        st.toggle(name, value=bool(value), key=key, help=text, on_change=_change, args=changed)
         return
     whole = parameter["kind"] == "int"
     kind = int if whole else float
@@ -98,12 +95,13 @@ def _parameter(drafter: str, parameter: dict[str, Any]) -> None:
         name,
         min_value=low,
         max_value=high,
+        value=value,
         step=1 if whole else min(0.5, (high - low) / 20),
         format="%d" if whole else "%.2f",
         key=key,
         help=f"{text}, {low} to {high}",
         on_change=_change,
-        args=(drafter, name),
+        args=changed,
     )
 
 
@@ -124,23 +122,30 @@ def _memory(item: dict[str, Any]) -> str:
     return text + (f", {count:,} texts cut short" if (count := memory["truncated"]) else "")
 
 
-def _enable(name: str) -> None:
+def _enable(name: str, key: str) -> None:
+    field, value = f"enable_{name}", st.session_state[key]
+    if not fields.is_current(field, key):
+        return
     try:
-        chrome.client().set_drafter(name, enabled=st.session_state[f"enable_{name}"])
+        chrome.client().set_drafter(name, enabled=value)
     except ApiError as error:
         st.session_state[REFUSED] = (name, error.message)
+        fields.put_back(field)
+    else:
+        fields.keep(field, value)
 
 
-def _change(drafter: str, name: str) -> None:
-    key = f"parameter_{drafter}_{name}"
-    value = st.session_state[key]
+def _change(drafter: str, name: str, key: str) -> None:
+    field, value = f"parameter_{drafter}_{name}", st.session_state[key]
+    if not fields.is_current(field, key):
+        return
     if value is None:  # the field was emptied
-        del st.session_state[f"{key}_seen"]
+        fields.put_back(field)
         return
     try:
         chrome.client().set_drafter(drafter, parameters={name: value})
     except ApiError as error:
         st.session_state[REFUSED] = (drafter, error.message)
-        del st.session_state[f"{key}_seen"]  # back to the server's value
+        fields.put_back(field)
     else:
-        st.session_state[f"{key}_seen"] = value
+        fields.keep(field, value)

@@ -91,10 +91,19 @@ def _cost() -> None:
     st.altair_chart(charts.cost(rows), key="chart-cost", alt="Verify step time by rows")
 
 
+def _limits() -> tuple[int, int]:
+    """The model's largest batch and its context, as last seen: with another end of its scale a
+    slider forgets what was chosen."""
+    model = (chrome.state() or {}).get("model") or {}
+    if model:
+        limits = (model.get("max_batch") or 32, model.get("context_length") or 8192)
+        st.session_state["what_if_limits"] = limits
+    return st.session_state.get("what_if_limits", (32, 8192))
+
+
 @st.fragment(key="model-what-if")
 def _what_if() -> None:
-    model = (chrome.state() or {}).get("model") or {}
-    largest, longest = model.get("max_batch") or 32, model.get("context_length") or 8192
+    largest, longest = _limits()
     left, right = st.columns([1, 3], gap="medium")
     with left:
         batch = st.slider("Batch size (requests)", 1, largest, 1, key="what_if_batch")

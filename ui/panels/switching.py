@@ -99,25 +99,78 @@ def _form(setting: dict[str, Any]) -> None:
             disabled=not (drafting and fixed),
             help="Drafted tokens per request and step; otherwise the controller chooses",
         )
-        most = st.number_input(
+        off = mode == "off"
+        most = _whole_limit(
+            setting,
+            "max_drafting_requests",
             "Draft while at most … requests decode",
-            min_value=0,
-            max_value=100_000,
-            value=setting.get("max_drafting_requests"),
-            placeholder="no limit",
-            key="switch_most",
-            disabled=mode == "off",
-            help="While more requests decode, all decode plainly",
+            100_000,
+            off,
+            "While more requests decode, all decode plainly; empty for no limit",
         )
+        left, right = st.columns(2)
+        with left:
+            target = _target(setting, off)
+        with right:
+            budget = _whole_limit(
+                setting,
+                "draft_budget",
+                "Draft budget (tokens)",
+                1_000_000,
+                off,
+                "Most drafted tokens of a step, over all requests, pins and wishes too; empty or 0 "
+                "for none",
+            )
         if st.button("Apply", type="primary", key="switch_apply", width="stretch"):
             draft_length = chosen if fixed else None
-            _apply(str(mode), drafter, draft_length if drafter != "none" else 0, most)
+            _apply(
+                str(mode),
+                drafter,
+                draft_length if drafter != "none" else 0,
+                max_drafting_requests=most,
+                tpot_target_ms=target,
+                draft_budget=budget,
+            )
         with st.container(key="switch-answer"):
             good, text = st.session_state.get("switch_answer", (True, ""))
             if text:
                 chrome.notice(text, good=good)
             else:  # keeps the place, so that the answer moves nothing
                 st.html("&nbsp;")
+
+
+def _whole_limit(
+    setting: dict[str, Any], field: str, label: str, largest: int, off: bool, meaning: str
+) -> int | None:
+    # Seeded this way an input can be emptied; with a first value of its own it would return to it.
+    st.session_state.setdefault(f"switch_{field}", setting.get(field))
+    return st.number_input(
+        label,
+        min_value=0,
+        max_value=largest,
+        value=None,
+        placeholder="none",
+        key=f"switch_{field}",
+        disabled=off,
+        help=meaning,
+    )
+
+
+def _target(setting: dict[str, Any], off: bool) -> float | None:
+    st.session_state.setdefault("switch_tpot_target_ms", setting.get("tpot_target_ms"))
+    return st.number_input(
+        "TPOT target (ms)",
+        min_value=0.0,
+        max_value=600_000.0,
+        value=None,
+        step=1.0,
+        format="%g",
+        placeholder="none",
+        key="switch_tpot_target_ms",
+        disabled=off,
+        help="Time per output token that drafting keeps for every request of a step, where it can; "
+        "empty or 0 for none",
+    )
 
 
 def _enabled() -> list[str]:
@@ -130,9 +183,11 @@ def _enabled() -> list[str]:
     return st.session_state.get("switch_names", ["none"])
 
 
-def _apply(mode: str, drafter: str | None, draft_length: int | None, most: int | None) -> None:
+def _apply(
+    mode: str, drafter: str | None, draft_length: int | None, **limits: float | None
+) -> None:
     try:
-        setting = chrome.client().set_controller(mode, drafter, draft_length, most)
+        setting = chrome.client().set_controller(mode, drafter, draft_length, **limits)
     except ApiError as error:
         st.session_state["switch_answer"] = (False, error.message)
         return

@@ -14,6 +14,7 @@ import pytest
 from controller.contract import BatchView, Offer, Plan, Setting, StepOutcome
 from controller.simulate.calibration import calibrate
 from controller.simulate.load import Phase, replayed
+from controller.simulate.machine import Machine
 from controller.simulate.policy import SERVES, Choice, build
 from controller.simulate.recorded_texts import recorded_texts
 from controller.simulate.recording import read_recording
@@ -26,23 +27,30 @@ from tests.controller.simulate.small import library, machine, run
 PHASES = (Phase(4, "mixed", 600),)
 
 
-def record(path: Path, setting: Setting, choice: Choice = SERVES) -> Run:
-    """A run of the usual texts, written by what writes it in a server."""
-    simulated, texts, clock = machine(), library(), Clock()
+def record(
+    path: Path,
+    setting: Setting,
+    choice: Choice = SERVES,
+    *,
+    texts: Library | None = None,
+    phases: Sequence[Phase] = PHASES,
+    on: Machine | None = None,
+) -> Run:
+    """A run, of the usual texts unless there are others, written by what writes it in a server."""
+    simulated, texts, clock = on or machine(), texts or library(), Clock()
     points = calibrate(simulated.cost, 8, 0.0, np.random.default_rng(1))
     controller = build(choice, simulated, points, clock, setting)
     observe, plan = controller.observe, controller.plan
     contexts: dict[int, int] = {}
 
     with path.open("wb") as out:
-        out.write(b'{"recording": 1, "drafters": {"ngram": "model_free", "eagle": "model"}}\n')
+        out.write(b'{"recording": 2, "drafters": {"ngram": "model_free", "eagle": "model"}}\n')
         recorder = Recorder(clock)
         recorder.start(
             StartRecording("x", 3600.0, 2**28), lambda recorded: void(out.write(recorded.lines))
         )
 
         def seen(batch: BatchView, offers: Sequence[Offer]) -> Plan:
-            recorder.begin(controller)
             contexts.update({view.id: view.context_len for view in batch.requests})
             return plan(batch, offers)
 
@@ -55,7 +63,7 @@ def record(path: Path, setting: Setting, choice: Choice = SERVES) -> Run:
             observe(outcome)
 
         controller.observe, controller.plan = heard, seen
-        found = closed(simulated, texts, PHASES, controller, clock, 0)
+        found = closed(simulated, texts, phases, controller, clock, 0)
         recorder.stop()
     return found
 
@@ -102,12 +110,19 @@ def lines(path: Path, *records: object) -> Path:
     return path
 
 
+HEAD = {"recording": 2}
+
+
+def came(request: str, s: float = 0.0, prompt: int = 4) -> dict[str, Any]:
+    return {"s": s, "arrived": {"request": request, "prompt": prompt}}
+
+
 def step(**changes: object) -> dict[str, object]:
     one = {
         "request": "a", "context": 5, "drafter": "none", "drafted": 0, "accepted": 0,
         "committed": 1, **changes,
     }  # fmt: skip
-    return {"requests": [one]}
+    return {"verify_ms": 5.0, "requests": [one]}
 
 
 def test_requests_are_put_together_from_their_steps(tmp_path: Path) -> None:
@@ -115,16 +130,18 @@ def test_requests_are_put_together_from_their_steps(tmp_path: Path) -> None:
     shadow = {"drafter": "ngram", "drafted": 8, "accepted": 1, "match": 5, "source": "prompt"}
     path = lines(
         tmp_path / "run.jsonl",
-        {"recording": 1},
+        HEAD,
+        came("a"),
         step(),
         step(**wrong, shadows=[shadow]),
+        came("b", prompt=8),
         step(request="b", context=9),
         step(),
         {"finished": {"request": "a", "output": 6}},
+        came("a", prompt=6),
         step(context=7),
     )
     first, *others = recorded_texts(read_recording(path), 0)
-    # The last of the 5 tokens before its first step stands for the one that comes with a prompt.
     assert (first.prompt, first.length) == (4, 6)
     assert first.accepted["eagle"][2] == 2
     # Settled by the step's last token, place 4: it began at 3, and place 4 was inside the run.
@@ -136,7 +153,7 @@ def test_requests_are_put_together_from_their_steps(tmp_path: Path) -> None:
 
 def starts(tmp_path: Path, *records: object) -> dict[str, list[tuple[int, int, bool]]]:
     """(place, accepted, wrong) by drafter of the one request."""
-    (one,) = read_recording(lines(tmp_path / "run.jsonl", {"recording": 1}, *records)).requests
+    (one,) = read_recording(lines(tmp_path / "run.jsonl", HEAD, came("a"), *records)).requests
     return {
         name: [(s.place, s.accepted, s.wrong) for s in some] for name, some in one.starts.items()
     }
@@ -167,7 +184,7 @@ def test_the_parts_of_a_chain_have_their_own_credit(tmp_path: Path) -> None:
         got = {"drafted": 5, "accepted": head + tail, "committed": head + tail + 1}
         return step(drafter="eagle", parts=parts, **got)
 
-    path = lines(tmp_path / "run.jsonl", {"recording": 1}, chain(2, 1), chain(1, 0))
+    path = lines(tmp_path / "run.jsonl", HEAD, came("a"), chain(2, 1), chain(1, 0))
     recording = read_recording(path)
     (one,) = recording.requests
     assert [(s.place, s.accepted, s.wrong) for s in one.starts["eagle"]] == [
@@ -179,24 +196,9 @@ def test_the_parts_of_a_chain_have_their_own_credit(tmp_path: Path) -> None:
     assert text.match["ngram"][3] == 1
 
 
-def test_where_nobody_was_asked_is_filled_from_where_somebody_was(tmp_path: Path) -> None:
-    """Every look found a draft of three right tokens; steps without a look say nothing."""
-    shadow = {"drafter": "ngram", "drafted": 3, "accepted": 3, "match": 7}
-    seen, blind = step(committed=4, shadows=[shadow]), {**step(committed=4), "looked": False}
-    path = lines(tmp_path / "run.jsonl", {"recording": 1}, *[seen, blind] * 20)
-    (text,) = recorded_texts(read_recording(path), 0)
-    asked = np.array([1 <= (place - 1) % 8 + 1 <= 4 for place in range(text.length)])
-    share = (text.match["ngram"] > 0)[1:][asked[1:]].mean()
-    filled = (text.match["ngram"] > 0)[1:][~asked[1:]].mean()
-    assert filled == pytest.approx(share, abs=0.15)
-
-
 def test_requests_that_arrive_are_replayed_when_they_came(tmp_path: Path) -> None:
-    def came(request: str, s: float, prompt: int) -> dict[str, Any]:
-        return {"s": s, "arrived": {"request": request, "prompt": prompt}}
-
     path = lines(
-        tmp_path / "run.jsonl", {"recording": 1}, came("a", 0.5, 4), came("b", 1.0, 20),
+        tmp_path / "run.jsonl", HEAD, came("a", 0.5, 4), came("b", 1.0, 20),
         came("c", 1.5, 9), came("d", 2.0, 9), step(), step(request="b", context=21, committed=3,
         drafter="eagle", drafted=4, accepted=2),
         {"s": 2.0, "finished": {"request": "c", "output": 1}},
@@ -224,16 +226,18 @@ def test_requests_that_arrive_are_replayed_when_they_came(tmp_path: Path) -> Non
         {"finished": {}},
         step(committed=-1),
         step(context="long"),
-        {"requests": [{}]},
+        {"verify_ms": 5.0, "requests": [{}]},
+        {"verify_ms": 5.0, "requests": 3},
+        {"verify_ms": "fast", "requests": []},
     ],
 )
 def test_a_line_that_is_no_step_is_named(tmp_path: Path, bad: object) -> None:
     with pytest.raises(ValueError, match=r"run\.jsonl, line 3"):
-        read_recording(lines(tmp_path / "run.jsonl", {"recording": 1}, step(), bad))
+        read_recording(lines(tmp_path / "run.jsonl", HEAD, came("a"), bad))
 
 
 def test_a_file_that_is_no_recording_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="first line"):
         read_recording(lines(tmp_path / "run.jsonl", step()))
     with pytest.raises(ValueError, match="no request"):
-        read_recording(lines(tmp_path / "run.jsonl", {"recording": 1}))
+        read_recording(lines(tmp_path / "run.jsonl", HEAD))

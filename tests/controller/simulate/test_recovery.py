@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from controller.policies import ADAPTIVE
+from controller.simulate.cells import SETTING, library_of, machine, points_of
 from controller.simulate.load import Phase
+from controller.simulate.policy import Choice, build
 from controller.simulate.recovery import BIN_STEPS, added_up, best_after, steps_to_recover
+from controller.simulate.run import Clock, closed
 from tests.controller.simulate.small import library, run
 
 PHASES = tuple(Phase(2, corpus, 10, fresh=True) for corpus in "abab")
@@ -62,3 +66,19 @@ def test_a_fresh_phase_begins_with_new_requests_only() -> None:
     assert sum(ms for bins in fresh.bins for _, ms in bins) == pytest.approx(fresh.ms)
     assert kept.bins[0] == fresh.bins[0]
     assert kept.bins[1] != fresh.bins[1]
+
+
+def test_a_model_comes_back_with_new_texts_after_long_useless_ones() -> None:
+    """No shadow shows what a model would draft, and its probes have backed off by then."""
+    simulated = machine(16)
+    texts = library_of(("mixed", "useless"))
+    kinds = ("mixed", "useless", "mixed")
+    phases = [
+        Phase(16, kind, count, fresh=True)
+        for kind, count in zip(kinds, (500, 300, 500), strict=True)
+    ]
+    clock = Clock()
+    controller = build(Choice(ADAPTIVE), simulated, points_of(simulated, 0), clock, SETTING)
+    found = closed(simulated, texts, phases, controller, clock, 0)
+    before, _, after = (tokens / ms for tokens, ms in found.phases)
+    assert after > 0.95 * before
