@@ -11,6 +11,7 @@ import msgspec
 from app.recordings.file import WHOLE, Tally, ends_of, number, tally
 
 NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}", re.ASCII)
+SECOND = len("20260101-000000")
 
 DISK, SHUTDOWN = "disk", "shutdown"
 WORDS = {
@@ -44,9 +45,8 @@ class Recording(msgspec.Struct, frozen=True):
 
 
 def paths(folder: Path) -> list[Path]:
-    """The files, the newest first."""
-    found = folder.glob("*" + WHOLE)
-    return sorted((path for path in found if NAME.fullmatch(path.stem)), reverse=True)
+    """The files."""
+    return [path for path in folder.glob("*" + WHOLE) if NAME.fullmatch(path.stem)]
 
 
 def ended(folder: Path) -> list[Recording]:
@@ -57,7 +57,8 @@ def ended(folder: Path) -> list[Recording]:
             found.append(_read(path))
         except OSError:
             continue  # removed meanwhile
-    return found
+    # A name tells the second; what is no recording tells no time.
+    return sorted(found, key=lambda one: (one.name[:SECOND], one.began, one.name), reverse=True)
 
 
 def _read(path: Path) -> Recording:

@@ -300,6 +300,14 @@ def test_what_is_no_recording_does_not_hide_the_others(tmp_path: Path, content: 
     assert [one.name for one in ended(tmp_path)] == ["20260102-000000-abcd", "20260101-000000-abcd"]
 
 
+def test_the_newest_is_first_also_of_one_second(tmp_path: Path) -> None:
+    times = {"20260101-000000-ffff": 0.1, "20260101-000000-0000": 0.3, "20260101-000001-aaaa": 1.2}
+    for name, moment in times.items():
+        head = {"recording": RECORDING_VERSION, "time": 1767225600 + moment}
+        RecordingFile(tmp_path, name, head).finish({"end": "size"})
+    assert [one.name for one in ended(tmp_path)] == list(reversed(times))
+
+
 def test_a_write_that_fails_half_way_leaves_the_lines_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
