@@ -68,6 +68,23 @@ def test_one_passage_of_every_document_before_a_second_and_none_twice() -> None:
     assert sorted(homes) == list(range(8))
     everything = prompts_of(texts, ["{text}"], 10, 20, 10_000, 0)
     assert len(everything) == len(set(everything)) > 80
+    assert set(prompts_of([*texts, texts[0]], ["{text}"], 10, 20, 10_000, 0)) == set(everything)
+    firsts = [
+        next(n for n, text in enumerate(texts) if p in " ".join(text.split())) for p in everything
+    ]
+    assert sorted(firsts[:8]) != list(range(8))  # rounds are mixed in the end
+
+
+def test_only_the_place_of_the_text_is_filled_and_the_seed_picks_the_ask() -> None:
+    texts = [f"Number {number} is a whole text." for number in range(40)]
+    asks = ['Give {"a": 1} for: {text}', "{text} Why?"]
+    found = [set(prompts_of(texts, asks, 6, 6, 40, seed)) for seed in (1, 2)]
+    assert all(
+        f'Give {{"a": 1}} for: {text}' in prompts or f"{text} Why?" in prompts
+        for prompts in found
+        for text in texts
+    )
+    assert found[0] != found[1]
 
 
 def test_the_seed_decides_passages_asks_and_order() -> None:

@@ -10,6 +10,7 @@ import streamlit as st
 from ui import chrome, palette
 from ui.benchmarks import facts, plots, tables
 from ui.client import ApiError
+from ui.kept import kept
 from ui.shaping import day_and_clock, escape, number
 
 REFUSED = "benchmark_refused"
@@ -119,15 +120,11 @@ def _files(record: dict[str, Any]) -> None:
 
 
 def _page(name: str) -> str:
-    """The page, or in its place why there is none. The last one is kept: a run does not change."""
-    kept: tuple[str, str] = st.session_state.get(PAGE, ("", ""))
-    if kept[0] != name:
-        try:
-            kept = (name, chrome.client().benchmark_page(name))
-        except ApiError as error:
-            return f"<!doctype html><title>Paceline</title><p>{escape(error.message)}</p>"
-        st.session_state[PAGE] = kept
-    return kept[1]
+    """The page, or in its place why there is none."""
+    try:
+        return kept(PAGE, name, chrome.client().benchmark_page)
+    except ApiError as error:
+        return f"<!doctype html><title>Paceline</title><p>{escape(error.message)}</p>"
 
 
 def _remove(name: str) -> None:

@@ -8,6 +8,7 @@ import streamlit as st
 
 from ui import chrome, recordings, shaping
 from ui.client import ApiError
+from ui.kept import kept
 
 FILE = "recording_file"
 """The name and the content of the file that was fetched last."""
@@ -53,7 +54,8 @@ def show(one: dict[str, Any]) -> None:
 def _download(one: dict[str, Any]) -> None:
     name = one["name"]
     try:
-        content = _content(name)
+        # Fetched now: a file made at the click may be gone before a slow browser asks for it.
+        content = kept(FILE, name, chrome.client().recording_file)
     except ApiError as error:
         chrome.notice(error.message, good=False)
         return
@@ -68,16 +70,6 @@ def _download(one: dict[str, Any]) -> None:
         width="stretch",
         help="JSON lines; docs/simulate.md has the format",
     )
-
-
-def _content(name: str) -> bytes:
-    """The file, made now: one made at the click may be gone before a slow browser asks for it. The
-    last one is kept, since one that has ended does not change. Raises ApiError."""
-    kept: tuple[str, bytes] = st.session_state.get(FILE, ("", b""))
-    if kept[0] != name:
-        kept = (name, chrome.client().recording_file(name))
-        st.session_state[FILE] = kept
-    return kept[1]
 
 
 def _remove(name: str) -> None:

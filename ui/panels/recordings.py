@@ -42,8 +42,10 @@ def show() -> None:
         left, right = st.columns([1.9, 1], gap="medium")
         with left:
             _list(found)
-        with right:
-            _controls(next((one for one in found if one["running"]), None))
+        running = next((one for one in found if one["running"]), None)
+        # One block for each: else a busy page shows what is left of one below the other.
+        with right, st.container(key="recording-idle" if running is None else "recording-runs"):
+            _controls(running)
         name = st.session_state.get(OPEN)
         one = next((one for one in found if one["name"] == name and not one["running"]), None)
         if one is not None:
