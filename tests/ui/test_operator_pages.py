@@ -129,7 +129,7 @@ def test_a_number_that_another_operator_wrote_is_not_put_back(api: Api, opened: 
         put(api, {"parameters": {"most": value}})
 
 
-def test_a_refused_number_gives_way_to_the_servers_once(
+def test_a_refused_number_gives_way_to_the_servers_and_why_is_said_until_the_next_change(
     api: Api, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = opened("controller")
@@ -144,12 +144,34 @@ def test_a_refused_number_gives_way_to_the_servers_once(
     assert "It may not be so." in text(page)
     assert named(page.number_input, "most").value == before
     page.run()
-    assert "It may not be so." not in text(page)
+    assert "It may not be so." in text(page)
     named(page.number_input, "most").set_value(before - 1).run()
+    assert "It may not be so." not in text(page)
     assert limit(api) == before - 1
     named(page.number_input, "most").set_value(None).run()
     assert named(page.number_input, "most").value == before - 1
     put(api, {"parameters": {"most": before}})
+
+
+def test_why_a_run_was_not_removed_is_said_until_one_is(
+    api: Api, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert api.client.post("/api/benchmarks", json=measured.body()).status_code == 201
+    page = opened("benchmarks")
+    name = api.client.get("/api/benchmarks").json()["benchmarks"][0]["id"]
+
+    def refuse(*_: Any) -> None:
+        raise ApiError(503, "busy", "It may not go now.")
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(Client, "remove_benchmark", refuse)
+        page.button(key=f"remove-{name}").click().run()
+    page.run()
+    assert "It may not go now." in text(page)
+    page.button(key=f"remove-{name}").click().run()
+    assert "It may not go now." not in text(page)
+    listed = api.client.get("/api/benchmarks").json()["benchmarks"]
+    assert name not in [one["id"] for one in listed]
 
 
 def test_what_was_chosen_outlives_a_call_that_fails(

@@ -7,14 +7,14 @@ from typing import Any
 
 import streamlit as st
 
-from ui import chrome, palette
+from ui import answers, chrome, palette
 from ui.benchmarks import facts, plots, tables
 from ui.client import ApiError
 from ui.kept import kept
 from ui.shaping import day_and_clock, escape, number
 
-REFUSED = "benchmark_refused"
-"""Why a run could not be removed, until that has been shown."""
+REFUSED = "benchmark-refused"
+"""Where it is said why a run could not be removed."""
 PAGE = "benchmark_page"
 """The name and the page of the run that was looked at last."""
 
@@ -131,8 +131,9 @@ def _remove(name: str) -> None:
     try:
         chrome.client().remove_benchmark(name)
     except ApiError as error:
-        st.session_state[REFUSED] = error.message
+        answers.keep(REFUSED, error.message, good=False)
     else:
+        answers.drop(REFUSED)
         st.query_params.clear()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from ui import chrome
+from ui import answers, chrome
 from ui.benchmarks import facts
 from ui.client import ApiError
 from ui.panels import benchmark, comparison
@@ -36,8 +36,7 @@ def _list() -> None:
     except ApiError:
         _wait()
         return
-    if text := st.session_state.pop(benchmark.REFUSED, ""):
-        chrome.notice(text, good=False)
+    answers.show(benchmark.REFUSED)
     if not found:
         _empty()
         return

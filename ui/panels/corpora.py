@@ -8,11 +8,12 @@ from typing import Any
 
 import streamlit as st
 
-from ui import chrome, palette, shaping
+from ui import answers, chrome, palette, shaping
 from ui.client import ApiError
 
 TYPES = {"txt": "text/plain", "jsonl": "application/x-ndjson", "ndjson": "application/x-ndjson"}
-ANSWER = "corpus_answer"
+ANSWER = "corpus"
+REFUSED = "corpus-refused"
 LIMIT = "corpus_limit_mb"
 """Of an upload, as the server says; asked for once in a session."""
 NO_CONNECTION = "No data: the API does not answer."
@@ -46,8 +47,7 @@ def _list() -> None:
         st.html(f'<div class="pl-empty" style="height:120px">{NONE}</div>')
     for corpus in found:
         _corpus(corpus)
-    if text := st.session_state.pop("corpus_refused", ""):
-        chrome.notice(text, good=False)
+    answers.show(REFUSED)
 
 
 def _corpus(corpus: dict[str, Any]) -> None:
@@ -127,21 +127,21 @@ def _form() -> None:
             with st.spinner("Uploading"):
                 corpus = chrome.client().put_corpus(name, file.getvalue(), kind)
         except ApiError as error:
-            st.session_state[ANSWER] = (False, error.message)
+            answers.keep(ANSWER, error.message, good=False)
         else:
             text = f"Stored {name}: {shaping.counted(corpus['documents'], 'document')}."
-            st.session_state[ANSWER] = (True, text)
+            answers.keep(ANSWER, text, good=True)
     with st.container(key="corpora-answer"):
-        good, text = st.session_state.get(ANSWER, (True, ""))
-        if text:
-            chrome.notice(text, good=good)
+        answers.show(ANSWER)
 
 
 def _remove(name: str) -> None:
     try:
         chrome.client().remove_corpus(name)
     except ApiError as error:
-        st.session_state["corpus_refused"] = error.message
+        answers.keep(REFUSED, error.message, good=False)
+    else:
+        answers.drop(REFUSED)
 
 
 def _suggestion(file: str) -> str:

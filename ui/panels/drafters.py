@@ -7,13 +7,11 @@ from typing import Any
 
 import streamlit as st
 
-from ui import chrome, fields
+from ui import answers, chrome, fields
 from ui.client import ApiError
 from ui.panels import model_drafters
 
 NO_CONNECTION = "No data: the API does not answer."
-REFUSED = "drafter_refused"
-"""Holds the drafter's name and why its change was refused, until that has been shown."""
 
 
 @st.fragment(run_every=5.0, key="switch-drafters")
@@ -31,10 +29,7 @@ def show() -> None:
             st.html(f'<div class="pl-note">{NO_CONNECTION}</div>')
         for item in found:
             _drafter(item)
-            refused, why = st.session_state.get(REFUSED, ("", ""))
-            if item["name"] == refused:
-                del st.session_state[REFUSED]
-                chrome.notice(why, good=False)
+            answers.show(_place(item["name"]))
 
 
 def _drafter(item: dict[str, Any]) -> None:
@@ -129,9 +124,10 @@ def _enable(name: str, key: str) -> None:
     try:
         chrome.client().set_drafter(name, enabled=value)
     except ApiError as error:
-        st.session_state[REFUSED] = (name, error.message)
+        answers.keep(_place(name), error.message, good=False)
         fields.put_back(field)
     else:
+        answers.drop(_place(name))
         fields.keep(field, value)
 
 
@@ -145,7 +141,12 @@ def _change(drafter: str, name: str, key: str) -> None:
     try:
         chrome.client().set_drafter(drafter, parameters={name: value})
     except ApiError as error:
-        st.session_state[REFUSED] = (drafter, error.message)
+        answers.keep(_place(drafter), error.message, good=False)
         fields.put_back(field)
     else:
+        answers.drop(_place(drafter))
         fields.keep(field, value)
+
+
+def _place(name: str) -> str:
+    return f"drafter-{name}"

@@ -8,13 +8,12 @@ from typing import Any
 
 import streamlit as st
 
-from ui import chrome, palette, shaping
+from ui import answers, chrome, palette, shaping
 from ui.client import ApiError
 
 WAIT_S = 3.0
 """So long the page waits for a load; a longer one goes on without it and is shown as it is."""
 PLAN = "drafter_plan"
-ANSWER = "drafter_answer"
 """Hold by drafter what was asked last, and (good, text) of its answer."""
 HELP = (
     "auto: what ships for the served model or its own checkpoint holds. Or a folder on the server; "
@@ -33,9 +32,9 @@ def show(item: dict[str, Any]) -> None:
             _loaded(name, model)
         else:
             _unloaded(name, model)
-        good, text = st.session_state.get(ANSWER, {}).get(name, (True, ""))
-        if text and (good or not model["message"]):  # else it is said already
-            chrome.notice(text, good=good)
+        place = _place(name)
+        if not (model["message"] and answers.refused(place)):  # else it is said already
+            answers.show(place)
 
 
 def facts(item: dict[str, Any]) -> str:
@@ -119,12 +118,12 @@ def _preview(plan: dict[str, Any]) -> None:
 
 
 def _plan(name: str) -> None:
-    _say(name, True, "")
+    answers.drop(_place(name))
     source = st.session_state[f"source-{name}"].strip()
     try:
         plan = chrome.client().load_drafter(name, source, dry_run=True)
     except ApiError as error:
-        _say(name, False, error.message)
+        answers.keep(_place(name), error.message, good=False)
         plan = None
     st.session_state[PLAN] = {**st.session_state.get(PLAN, {}), name: plan}
 
@@ -145,22 +144,22 @@ def _load(name: str) -> None:
     thread.join(WAIT_S)
     st.session_state[PLAN] = {**st.session_state.get(PLAN, {}), name: None}
     if refused:
-        _say(name, False, refused[0])
+        answers.keep(_place(name), refused[0], good=False)
     elif not thread.is_alive():
-        _say(name, True, f"Loaded {name}.")
+        answers.keep(_place(name), f"Loaded {name}.", good=True)
 
 
 def _unload(name: str) -> None:
     try:
         chrome.client().unload_drafter(name)
     except ApiError as error:
-        _say(name, False, error.message)
+        answers.keep(_place(name), error.message, good=False)
     else:
-        _say(name, True, f"Unloaded {name}.")
+        answers.keep(_place(name), f"Unloaded {name}.", good=True)
 
 
-def _say(name: str, good: bool, text: str) -> None:
-    st.session_state[ANSWER] = {**st.session_state.get(ANSWER, {}), name: (good, text)}
+def _place(name: str) -> str:
+    return f"model-{name}"
 
 
 def _source(model: dict[str, Any]) -> str:

@@ -7,12 +7,11 @@ from typing import Any
 
 import streamlit as st
 
-from ui import chrome, policies
+from ui import answers, chrome, policies
 from ui.client import ApiError
 from ui.policies import POLICIES, Policy
 
-ANSWER = "policy_answer"
-"""Holds (good, text) of the last change."""
+ANSWER = "policy"
 HELP = "KEY=VALUE with spaces in between; what is left out has its default"
 EMPTY_AB = "No request has ended since the comparison began."
 
@@ -62,9 +61,7 @@ def _form(setting: dict[str, Any]) -> None:
             )
     if st.button("Apply policy", key="policy_apply", type="primary"):
         _apply(policies.change(policy, options, second, second_options, share))
-    good, text = st.session_state.get(ANSWER, (True, ""))
-    if text:
-        chrome.notice(text, good=good)
+    answers.show(ANSWER)
 
 
 def _choice(
@@ -100,9 +97,9 @@ def _apply(change: dict[str, Any]) -> None:
     try:
         setting = chrome.client().set_policy(change)
     except ApiError as error:
-        st.session_state[ANSWER] = (False, error.message)
+        answers.keep(ANSWER, error.message, good=False)
     else:
-        st.session_state[ANSWER] = (True, f"In force: {policies.in_force(setting)}.")
+        answers.keep(ANSWER, f"In force: {policies.in_force(setting)}.", good=True)
 
 
 @st.fragment(run_every=10.0, key="policy-results")

@@ -6,14 +6,14 @@ from typing import Any
 
 import streamlit as st
 
-from ui import chrome, recordings, shaping
+from ui import answers, chrome, recordings, shaping
 from ui.client import ApiError
 from ui.kept import kept
 
 FILE = "recording_file"
 """The name and the content of the file that was fetched last."""
-REFUSED = "recording_refused"
-"""Why one could not be removed, until that has been shown."""
+REFUSED = "recording-refused"
+"""Where it is said why one could not be removed."""
 
 
 def show(one: dict[str, Any]) -> None:
@@ -47,8 +47,7 @@ def show(one: dict[str, Any]) -> None:
                 on_click=_remove,
                 args=(name,),
             )
-        if text := st.session_state.pop(REFUSED, ""):
-            chrome.notice(text, good=False)
+        answers.show(REFUSED)
 
 
 def _download(one: dict[str, Any]) -> None:
@@ -76,6 +75,7 @@ def _remove(name: str) -> None:
     try:
         chrome.client().remove_recording(name)
     except ApiError as error:
-        st.session_state[REFUSED] = error.message
+        answers.keep(REFUSED, error.message, good=False)
     else:
+        answers.drop(REFUSED)
         st.session_state.pop(FILE, None)

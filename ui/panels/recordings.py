@@ -7,12 +7,11 @@ from typing import Any
 
 import streamlit as st
 
-from ui import chrome, recordings, shaping
+from ui import answers, chrome, recordings, shaping
 from ui.client import ApiError
 from ui.panels import recording
 
-ANSWER = "recording_answer"
-"""Holds (good, text) of the last change."""
+ANSWER = "recording"
 OPEN = "recording_open"
 """Name of the one that is open."""
 SECONDS, MEGABYTES = "recording_seconds", "recording_megabytes"
@@ -130,34 +129,29 @@ def _controls(running: dict[str, Any] | None) -> None:
             width="stretch",
             on_click=_start,
         )
-    good, text = st.session_state.get(ANSWER, (True, ""))
-    if text:
-        chrome.notice(text, good=good)
+    answers.show(ANSWER)
 
 
 def _start() -> None:
     try:
         chrome.client().start_recording(st.session_state[SECONDS], st.session_state[MEGABYTES])
     except ApiError as error:
-        _say(False, error.message)
+        answers.keep(ANSWER, error.message, good=False)
     else:
-        _say(True, "")
+        answers.drop(ANSWER)
 
 
 def _stop() -> None:
     try:
         one = chrome.client().stop_recording()
     except ApiError as error:
-        _say(False, error.message)
+        answers.keep(ANSWER, error.message, good=False)
     else:
         st.session_state[OPEN] = one["name"]
-        _say(True, f"Stopped after {shaping.counted(one['steps'], 'step')}.")
+        text = f"Stopped after {shaping.counted(one['steps'], 'step')}."
+        answers.keep(ANSWER, text, good=True)
 
 
 def _open(name: str) -> None:
     st.session_state[OPEN] = name
-    _say(True, "")
-
-
-def _say(good: bool, text: str) -> None:
-    st.session_state[ANSWER] = (good, text)
+    answers.drop(ANSWER)

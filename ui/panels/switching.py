@@ -7,11 +7,12 @@ from typing import Any
 
 import streamlit as st
 
-from ui import charts, chrome, palette, shaping
+from ui import answers, charts, chrome, palette, shaping
 from ui.client import ApiError
 from ui.panels import drafters, policies
 from ui.policies import in_force
 
+ANSWER = "switch"
 SPAN_S = 120
 MODES = {"auto": "Auto", "pinned": "Pinned", "off": "Off"}
 MEANINGS = {
@@ -132,10 +133,7 @@ def _form(setting: dict[str, Any]) -> None:
                 draft_budget=budget,
             )
         with st.container(key="switch-answer"):
-            good, text = st.session_state.get("switch_answer", (True, ""))
-            if text:
-                chrome.notice(text, good=good)
-            else:  # keeps the place, so that the answer moves nothing
+            if not answers.show(ANSWER):  # keeps the place, so that the answer moves nothing
                 st.html("&nbsp;")
 
 
@@ -189,9 +187,9 @@ def _apply(
     try:
         setting = chrome.client().set_controller(mode, drafter, draft_length, **limits)
     except ApiError as error:
-        st.session_state["switch_answer"] = (False, error.message)
+        answers.keep(ANSWER, error.message, good=False)
         return
-    st.session_state["switch_answer"] = (True, shaping.setting_sentence(setting))
+    answers.keep(ANSWER, shaping.setting_sentence(setting), good=True)
 
 
 def _in_force(setting: dict[str, Any], live: dict[str, Any]) -> None:
