@@ -3,7 +3,8 @@
 Kaplan-Meier counts: position k is counted only when it was reached and verified, so
 `accepted / reached` estimates a_k = P(k accepted | 1..k-1 accepted) whatever D was. Counts are
 discounted. Levels, each shrunk to the one before: prior by match length, drafter
-(drafter_rates.py), bucket (bucket_rates.py), request (request_odds.py, a correction of the odds).
+(drafter_rates.py), bucket (bucket_rates.py), tenant and request (request_odds.py, corrections of
+the odds).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from controller.bucket_rates import BucketRates
 from controller.buckets import Buckets
 from controller.choices import Table
-from controller.contract import Features
+from controller.contract import Features, RequestView
 from controller.correction import shift
 from controller.counts import POSITIONS, Counts
 from controller.drafter_rates import DRAFTER_MEMORY, DrafterRates
@@ -88,6 +89,13 @@ class Acceptance:
         else:
             buckets.counts.learn(row, accepted, seen)
         buckets.settled = False
+        if known.rates.overdue:
+            known.rates.take_news()
+            buckets.begin_plan()
+
+    def meet(self, requests: Sequence[RequestView]) -> None:
+        """Whose these requests are: a new one starts as its tenant's others did."""
+        self._odds.meet(requests)
 
     def settle(self) -> None:
         """A step was learned from: the table is brought up to date now, if the last plan needed it,

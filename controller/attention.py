@@ -13,6 +13,7 @@ ASSUMED_SHARE = 0.01
 """Share of a plain step that a look is thought to take until it was measured."""
 RATE = 0.05
 STALL = 3.0
+FIRST_MS = 1.0
 
 
 class Attention:
@@ -53,9 +54,11 @@ class Attention:
     def measured(self, requests: int, looked: bool, beside_ms: float) -> None:
         """A plain step took so much time beside its forward."""
         key = (requests.bit_length(), looked)
-        old = self._beside.get(key)
+        old, other = self._beside.get(key), self._beside.get((key[0], not looked))
         if old is not None:
             beside_ms = old + RATE * (min(beside_ms, STALL * old + 0.1) - old)
+        elif other is not None:  # a first one may stall too
+            beside_ms = min(beside_ms, STALL * other + FIRST_MS)
         self._beside[key] = beside_ms
 
     def look_ms(self, requests: int) -> float | None:

@@ -18,14 +18,17 @@ LOOK_EVERY = 4
 
 @dataclass(slots=True)
 class Sample:
-    """One planned step. offers and drafts: by drafter, requests that could draft, and
-    (requests, tokens) that do. forced, blocked: requests decided by a wish, or stood down.
-    first: mean S_1 of the offers, None without any. row_cost: tokens that one drafted row costs,
-    its break-even survival. grid: by drafter, expected tokens and ms of each uniform D, empty for
-    drafters without an offer; None in steps that do not look. limited: what the operator's
-    constraints did, None without any."""
+    """One planned step. requests: its size; own: how many of them are planned for here. offers and
+    drafts: by drafter, requests that it had a draft for, and (requests, tokens) that draft; no
+    offers of those that were not asked for all requests. offered: requests with any draft, None
+    where nobody was asked. forced, blocked: requests decided by a wish, or stood down. first: mean
+    S_1 of the offers, None without any. row_cost: tokens that one drafted row costs, its break-even
+    survival. plain_ms, plain_tokens: of a step in which nobody drafts. grid: by drafter, expected
+    tokens and ms of each uniform D, empty for drafters without an offer; None in steps that do not
+    look. limited: what the operator's constraints did, None without any."""
 
     requests: int
+    own: int
     context: float
     forced: int
     blocked: int
@@ -36,6 +39,7 @@ class Sample:
     tokens: float = 0.0
     ms: float = 0.0
     offers: dict[str, int] = field(default_factory=dict)
+    offered: int | None = None
     drafts: dict[str, tuple[int, int]] = field(default_factory=dict)
     grid: dict[str, list[tuple[float, float]]] | None = None
     limited: Limited | None = None
@@ -99,10 +103,9 @@ class Averages:
 
     def update(self, sample: Sample) -> None:
         """Take in one planned step."""
-        n = sample.requests
-        offers, drafts, drafters = sample.offers, sample.drafts, self._drafters
+        n, offers, drafts, drafters = sample.own, sample.offers, sample.drafts, self._drafters
         values = [
-            n,
+            sample.requests,
             sample.context,
             sample.forced / n,
             sample.blocked / n,
@@ -112,9 +115,14 @@ class Averages:
             sample.tokens,
             sample.ms,
             sum(tokens for _, tokens in drafts.values()) / n,
-            min(1.0, sum(offers.values()) / n),
         ]
-        values += [offers.get(name, 0) / n for name in drafters]
+        # Where nobody asked, what was offered before still stands.
+        old = self._values[len(values) : self._shares].tolist()
+        values.append(old[0] if sample.offered is None else sample.offered / n)
+        values += [
+            offers[name] / n if name in offers else kept
+            for name, kept in zip(drafters, old[1:], strict=True)
+        ]
         values += [drafts[name][0] / n if name in drafts else 0.0 for name in drafters]
         self._started = True
         self.samples += 1

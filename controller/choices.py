@@ -116,12 +116,6 @@ class Choices:
             return length
         return min(length, chain.depth)
 
-    def catch_up_ms(self, place: int) -> float:
-        """What it takes to catch up before the choice's first draft, all at once."""
-        if self.catch_up is None:
-            return 0.0
-        return self.prices[self.who.item(place)].per_row * self.catch_up.item(place)
-
 
 def own_ms(prices: Sequence[DraftPrice], who: Lengths, charges: Table | None) -> Table | None:
     """What choices cost by themselves: a request's part of the drafting, and what it is charged."""

@@ -9,7 +9,7 @@ What there are hundreds of in every step is a named tuple, the cheapest value to
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
@@ -65,7 +65,7 @@ class RequestView(NamedTuple):
 
     id: rises in the order in which requests came. context_len: tokens committed so far (prompt and
     output). remaining: tokens it may still emit, >= 1; D never exceeds remaining - 1, because a
-    step commits up to D + 1 tokens."""
+    step commits up to D + 1 tokens. temperature: 0 for greedy decoding."""
 
     id: int
     tenant: str
@@ -74,6 +74,11 @@ class RequestView(NamedTuple):
     temperature: float
     seeded: bool
     wish: Wish = Wish()
+
+    @property
+    def sampled(self) -> bool:
+        """Whether its tokens are drawn at random."""
+        return self.temperature > 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,6 @@ class BatchView:
     requests: Sequence[RequestView]
     prefill_rows: int
     free_rows: int
-    ahead_possible: bool = False
     elsewhere: frozenset[int] = frozenset()
     elsewhere_rows: int = 0
 
@@ -123,13 +127,15 @@ class Allotment(NamedTuple):
 
     tail: who continues a draft of the full length, by up to tail_length tokens, or "". Its tokens
     are a function of the committed text and of that draft, and its length was settled here, before
-    anything was drawn."""
+    anything was drawn. bar: what a model's draft must promise; without one all that is drafted is
+    verified."""
 
     request: int
     drafter: str
     length: int
     tail: str = ""
     tail_length: int = 0
+    bar: Bar | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +215,9 @@ class RequestOutcome:
     accepted ones and, unless it was cut, the first rejected one) the chance that it would be
     accepted, min(1, p/q), or p(x) of one that was not drawn; else empty. parts: of a chain, its
     head and its tail in order, the tail also when it had nothing to add; empty for one drafter
-    alone. margins: of a model's draft, whatever of it was verified; None where no model drafted."""
+    alone. margins: of a model's draft, whatever of it was verified; None where no model drafted.
+    refused: the drafter whose next token a mask of the request (a grammar's) ruled out, so that the
+    draft ended before it: verified, it would have been rejected; "none" where none was."""
 
     request: int
     drafter: str
@@ -222,6 +230,7 @@ class RequestOutcome:
     parts: tuple[Part, ...] = ()
     chances: tuple[float, ...] = ()
     margins: Margins | None = None
+    refused: str = NONE
 
     @property
     def name(self) -> str:
@@ -324,14 +333,11 @@ class Decision:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One allotment per request of the batch, in the batch's order. decision is None when the
-    plan in force did not change. probes: the requests whose drafts a probe changed.
-    bars: by (drafter, whether a request's tokens are drawn at random), what the drafts of models
-    must promise; without one all that is drafted is verified."""
+    plan in force did not change. probes: the requests whose drafts a probe changed."""
 
     allotments: tuple[Allotment, ...]
     decision: Decision | None = None
     probes: frozenset[int] = frozenset()
-    bars: Mapping[tuple[str, bool], Bar] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from controller.contract import (
     Setting,
     StepOutcome,
     WhatIf,
+    Wish,
 )
 from controller.cost import CostModel
 from controller.credit import RESTED, Credit, Planned
@@ -38,16 +39,17 @@ from controller.lineup import Lineup, line_up
 from controller.mixing import fill_key, tail_key
 from controller.outlook import what_if
 from controller.planner import Allocation, expected, uniform
-from controller.precedence import check_setting, room_of
+from controller.precedence import check_setting, room_of, rule_for
 from controller.pricing import Price, Pricing
 from controller.probing import Probe, Probing
 from controller.roster import Roster
 from controller.schedule import at_batch
-from controller.settling import Settling
+from controller.settling import Settled, Settling
 from controller.usable import is_known
 
 ROW_COST_ROWS = 4
 IN_FLIGHT = 16
+NO_WISH = Wish()
 
 
 class AdaptiveController:
@@ -132,6 +134,7 @@ class AdaptiveController:
         self._roster.remove(name)
         for key in (name, tail_key(name), fill_key(name)):
             self.acceptance.forget_drafter(key)
+        self._credit.promises.forget(name)
         self.cost.forget_drafter(name)
         self._probing.forget(name)
         self._explorer.reset()
@@ -166,6 +169,7 @@ class AdaptiveController:
             if not offers:
                 self._note(batch.step, RESTED)
                 return Plan(self._allotter.plain(batch))
+        self.acceptance.meet(batch.requests)
         n = len(batch.requests)
         setting = at_batch(self._setting, n)
         context_tokens = sum([request.context_len for request in batch.requests])
@@ -205,19 +209,23 @@ class AdaptiveController:
         lengths = best.lengths if probe is None else probe.lengths
         swaps = () if probe is None else probe.swaps
         allotments = self._allotter.allot(batch, lineup, settled.placed, lengths, swaps)
-        plain_ms, everybody = costs.item(0), lineup.all
+        base_ms, everybody = costs.item(0), lineup.all
+        asked = self._asked(setting) if looks else ()
+        counts = lineup.offered.counts() if asked else {}
         sample = Sample(
             requests=n,
+            own=n - len(batch.elsewhere),
             context=context_tokens / n,
             forced=lineup.forced,
             blocked=lineup.blocked,
             first=_mean(everybody.survival[:, 0]),
-            row_cost=row_ms * n / plain_ms,
-            plain_ms=plain_ms,
-            plain_tokens=tokens,
+            row_cost=row_ms * n / alone_ms,
+            plain_ms=alone_ms,
+            plain_tokens=n,
             tokens=best.tokens,
             ms=best.ms,
-            offers=everybody.counts(),
+            offers={name: counts.get(name, 0) for name in asked},
+            offered=len(everybody) if asked else None,
             limited=limited,
         )
         if probe is not None:
@@ -227,17 +235,14 @@ class AdaptiveController:
                 more = sum([swap.allotment.length for swap in swaps])
                 sample.tokens += probe.gain
                 sample.ms += probe.ms + reachable.item(drafted + more) - reachable.item(drafted)
-        if self._journal.looks():
-            sample.grid = {
-                free.names[code]: uniform(costs, tokens, free.of(code), GRID, settled.room)
-                for code in free.present()
-            }
+        if self._journal.looks(setting):
+            sample.grid = self._grid(settled, batch, context_tokens, alone_ms)
         sample.count(allotments)
         # Drafts for the sake of the target need not pay for looking.
         if looks and not (limited is not None and limited.by_target is not None and best.rows):
-            self._attention.looked(n, best.tokens * plain_ms / tokens - best.ms, plain_ms)
+            self._attention.looked(n, best.tokens * base_ms / tokens - best.ms, base_ms)
         self._pricing.learn(best.goodput * alone_ms / n)
-        self._remember(batch, lineup, sample, allotments)
+        self._remember(batch, lineup, sample, allotments, base_ms, looks)
         probed = frozenset[int]()
         if probe is not None:
             changed = free.requests[lengths != best.lengths].tolist()
@@ -252,8 +257,35 @@ class AdaptiveController:
             self.cost,
             self.acceptance,
             self._harm,
+            self._roster.models,
         )
         return Plan(allotments, decision, probed)
+
+    def _asked(self, setting: Setting) -> Sequence[str]:
+        """Who is asked for drafts for the requests that have no wish."""
+        rule = rule_for(NO_WISH, setting)
+        if rule.drafter is not None:
+            return [rule.drafter] if rule.drafter in self._roster.enabled else []
+        return list(self._roster.enabled)
+
+    def _grid(
+        self, settled: Settled, batch: BatchView, context_tokens: int, alone_ms: float
+    ) -> dict[str, list[tuple[float, float]]]:
+        """What uniform lengths would give, by drafter: of the free choices beside what was asked
+        for; where nothing is free, of all, as if nobody had asked."""
+        shown, costs, tokens = settled.lineup.free, settled.costs, settled.tokens
+        room = settled.room
+        if not len(shown) and len(settled.lineup.all):
+            shown, n = settled.lineup.all, len(batch.requests)
+            room = max(batch.free_rows, 0)
+            extra = min(room, int(np.add.reduce(shown.longest)))
+            costs = self.cost.verify_curve(n, extra, context_tokens)
+            costs += self.cost.overhead_ms(n, True)
+            costs[0], tokens = alone_ms, float(n)
+        return {
+            shown.names[code]: uniform(costs, tokens, shown.of(code), GRID, room)
+            for code in shown.present()
+        }
 
     def _probe(
         self,
@@ -268,8 +300,10 @@ class AdaptiveController:
             return None
         ids = [request.id for request in batch.requests]
         self._probing.batch(ids)
+        if not self._harm.probes_allowed:
+            return None
         probe = self._explorer.resume(lineup, costs, best, ids)
-        if probe is not None or not self._harm.probes_allowed:
+        if probe is not None:
             return probe
         free = lineup.free
         if len(free):
@@ -278,7 +312,7 @@ class AdaptiveController:
         if probe is None:
             probe = self._explorer.select(lineup, costs, best, ids)
         if probe is not None and probe.idle:
-            self._journal.probed()
+            self._journal.probed(probe.idle)
         return probe
 
     def _remember(
@@ -287,7 +321,10 @@ class AdaptiveController:
         lineup: Lineup,
         sample: Sample,
         allotments: Sequence[Allotment],
+        base_ms: float,
+        looked: bool,
     ) -> None:
+        """What crediting the step will need. base_ms: of the step without the free choices."""
         price, rows = 0.0, sum([total for _, total in sample.drafts.values()])
         forced: frozenset[int] = frozenset()
         if lineup.fixed:
@@ -295,12 +332,12 @@ class AdaptiveController:
             forced = frozenset([requests[places.item(i)].id for i, _ in lineup.fixed])
             rows -= sum([a.length + a.tail_length for a in allotments if a.request in forced])
         if rows:
-            extra_ms = max(0.0, sample.ms - sample.plain_ms)
-            price = extra_ms / rows * sample.requests / sample.plain_ms
+            extra_ms = max(0.0, sample.ms - base_ms)
+            price = extra_ms / rows * sample.requests / base_ms
         tails = {}
         if self._roster.tails:
             tails = {a.request: a.tail_length for a in allotments if a.tail_length}
-        self._note(batch.step, Planned(price, forced, tails))
+        self._note(batch.step, Planned(price, forced, tails, looked))
 
     def _note(self, step: int, planned: Planned) -> None:
         self._in_flight[step] = planned

@@ -26,6 +26,9 @@ DRIFT_ALARM = 0.05
 FADE_STEPS = 64
 FADE = 0.97
 EMA = 0.05
+FIRST_FACTOR, FIRST_MS = 4.0, 1.0
+"""The first overhead of a kind of step counts at most so many times that of the nearest kind, and
+so much more."""
 MAX_CURVES = 256
 MANY_ROWS = 64
 """Rows over which the price of a further one is taken."""
@@ -107,7 +110,10 @@ class CostModel:
 
     def expect(self, drafter: str, rho: float) -> None:
         """A model comes to draft: until it was measured, a drafted token costs `rho` of a plain
-        step of one request, and a row of its catching up `rho` of a row of the target's."""
+        step of one request, and a row of its catching up `rho` of a row of the target's. One that
+        is known already keeps its price."""
+        if drafter in self._draft:
+            return
         plain = self.verify_ms(1, 1, 0)
         row = max(self.verify_ms(1, 1 + MANY_ROWS, 0) - plain, 0.0) / MANY_ROWS
         self._draft[drafter] = DraftCost(DraftPrice(0.0, 0.0, rho * plain, rho * row))
@@ -184,7 +190,12 @@ class CostModel:
                 cost.learn(proposal.requests, proposal.depth, proposal.ms, proposal.catch_up)
         if looked:
             key = (outcome.requests.bit_length(), drafting)
-            self._overhead[key] = _ema(self._overhead.get(key), other)
+            old = self._overhead.get(key)
+            if old is None and self._overhead:  # a first one may stall too
+                near = self.overhead_ms(outcome.requests, drafting)
+                self._overhead[key] = min(other, FIRST_FACTOR * near + FIRST_MS)
+            else:
+                self._overhead[key] = _ema(old, other)
 
     def _learn_verify(self, outcome: StepOutcome) -> None:
         predicted = self.verify_ms(outcome.requests, outcome.rows, outcome.context_tokens)

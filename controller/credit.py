@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from controller.acceptance import Acceptance
-from controller.contract import Part, RequestOutcome
+from controller.contract import NONE, Features, Part, RequestOutcome
 from controller.guards import RequestGuard
 from controller.mixing import FULL, TAIL, fill_key, tail_key
 from controller.promises import Promises
@@ -28,6 +28,9 @@ class Planned:
 
 
 RESTED = Planned(0.0, looked=False)
+
+Verified = RequestOutcome | Part
+"""What was verified of one drafter's tokens: drafted, accepted, chances."""
 
 
 class Credit:
@@ -62,6 +65,8 @@ class Credit:
             self._chain(result, result.parts, planned)
         elif kept_out is not None and result.margins is not None:
             self._cut_short(result, result.margins.drafter, kept_out)
+        elif result.refused != NONE:
+            self._refused(result, result.refused, result.features, result)
         elif result.drafted:
             self._acceptance.learn(
                 result.request,
@@ -72,12 +77,13 @@ class Credit:
                 result.cut,
                 result.chances,
             )
+        best = -1
         for score in result.shadows:
             # Beside a live draft of the same drafter only a score cut off by going live
             # counts: it covers text before the live draft.
             if result.drafted and score.drafter == result.drafter and not score.censored:
                 continue
-            self._guard.shadow(result.request, score.accepted)
+            best = max(best, score.accepted)
             self._acceptance.learn(
                 result.request,
                 score.drafter,
@@ -86,6 +92,18 @@ class Credit:
                 score.accepted,
                 score.censored,
             )
+        if best >= 0:
+            self._guard.shadow(result.request, best)
+
+    def _refused(
+        self, result: RequestOutcome, drafter: str, features: Features, verified: Verified
+    ) -> None:
+        """A draft that ended before a token that a mask ruled out, which counts as rejected."""
+        chances = verified.chances
+        if chances and verified.accepted == verified.drafted:
+            chances = (*chances, 0.0)
+        counts = verified.drafted + 1, verified.accepted
+        self._acceptance.learn(result.request, drafter, features, *counts, result.cut, chances)
 
     def _cut_short(self, result: RequestOutcome, drafter: str, chance: float) -> None:
         """A model's draft that was accepted as far as it was verified, and ended before a token of
@@ -101,14 +119,22 @@ class Credit:
     ) -> None:
         head, *tails = parts
         learn, request = self._acceptance.learn, result.request
+        refused = result.refused
+        if refused != NONE and refused not in [tail.drafter for tail in tails]:
+            self._refused(result, refused, head.features, head)
+            return  # what the tail would have added is not known
         counts = head.drafted, head.accepted
         learn(request, head.drafter, head.features, *counts, result.cut, head.chances)
         asked = planned.tails.get(request, 0) if planned is not None else 0
         for tail in tails:
             if asked:
-                filled = min(tail.drafted, asked)
+                filled = min(tail.drafted + (refused == tail.drafter), asked)
                 learn(request, fill_key(tail.drafter), FULL, asked, filled)
-            if head.accepted == head.drafted:
-                key = tail_key(tail.drafter)
+            if head.accepted != head.drafted:
+                continue
+            key = tail_key(tail.drafter)
+            if refused == tail.drafter:
+                self._refused(result, key, TAIL, tail)
+            else:
                 counts = tail.drafted, tail.accepted
                 learn(request, key, TAIL, *counts, result.cut, tail.chances)

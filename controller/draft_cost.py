@@ -24,6 +24,8 @@ DOUBT = 2.0
 """A time above twice the expectation counts as twice, so that one stall does not move it far."""
 FIRST_DOUBT, FIRST = 4.0, 8
 """The same for the first steps, when the expectation is a guess."""
+FIRST_MS = 5.0
+"""The most that the first call of a drafter without a guess counts for: it may compile."""
 
 
 class DraftPrice(NamedTuple):
@@ -77,6 +79,8 @@ class DraftCost:
             if price.per_row or not catch_up:
                 doubt = DOUBT if self._learned >= FIRST else FIRST_DOUBT
                 ms = min(ms, doubt * expected + 0.1)
+        else:
+            ms = min(ms, FIRST_MS)
         f, n, d, c = float(requests > 0), float(requests), float(depth), float(catch_up)
         one, nn, dd, cc, sn, sd, sc, nd, nc, dc = self._square
         self._square = [

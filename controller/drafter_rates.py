@@ -21,6 +21,8 @@ NEWS_SHARE, MOST_NEWS = 32, 15
 """A drafter's own rates are brought up to date when its news are 1/32 of what it knows, or 15
 drafts: its buckets, which are always up to date, count more by then."""
 
+MOST_WAITING = 256
+"""News that nobody asks for are taken then: a policy may never look at acceptance."""
 
 FIRST, OTHERS = slice(0, 1), slice(1, POSITIONS)
 """Positions that change together."""
@@ -73,7 +75,7 @@ class DrafterRates:
     def write(self, rates: Table) -> None:
         """Its rates with the news, [match buckets, POSITIONS]. An unobserved position reads the
         one before it."""
-        self._take_news()
+        self.take_news()
         at = self._row * POSITIONS
         hits = self._counts.accepted[at : at + POSITIONS]
         trials = self._counts.reached[at : at + POSITIONS]
@@ -90,7 +92,12 @@ class DrafterRates:
         rates[:, 0] = [shift(prior, odds) for prior in PRIORS]
         self._stale = False
 
-    def _take_news(self) -> None:
+    @property
+    def overdue(self) -> bool:
+        """Whether so much news waits as no plan that asks for the rates leaves."""
+        return len(self.news) >= MOST_WAITING
+
+    def take_news(self) -> None:
         """Count the drafts credited since the last time. Within one batch of news the order does
         not count."""
         if not self.news:
@@ -174,7 +181,7 @@ class DrafterRates:
     def typical(self, length: int, met: bool) -> list[float]:
         """S_1 .. S_length over all its recent drafts, whatever their features. met: it had drafts
         at all."""
-        self._take_news()
+        self.take_news()
         at, counts = self._row * POSITIONS, self._counts
         matches = self._deeper == DEEPER or not met
         value, rates = FIRST_BY_MATCH[1] if matches else MODEL_RATE, []
@@ -189,12 +196,12 @@ class DrafterRates:
     @property
     def evidence(self) -> float:
         """Discounted number of its drafts."""
-        self._take_news()
+        self.take_news()
         return self._counts.reached[self._row * POSITIONS]
 
     def report(self) -> Sequence[dict[str, object]]:
         """By position that was reached: discounted reached and accepted, and the rate."""
-        self._take_news()
+        self.take_news()
         at = self._row * POSITIONS
         return [
             {

@@ -182,7 +182,8 @@ class _Swaps:
             allotment = Allotment(self.ids[place], self.candidates.drafter(j), self.lengths.item(j))
             swaps.append(Swap(place, allotment))
         gain = float(np.add.reduce(self.gain[tried.picked]))
-        return Probe(lengths, not self.begun, tuple(swaps), gain, tried.ms)
+        idle = "" if self.begun else self.candidates.drafter(0)
+        return Probe(lengths, idle, tuple(swaps), gain, tried.ms)
 
     def behind(self, tried: Trial) -> tuple[int, str, int]:
         """The first request that is tried, the drafter, and the rows that this lacks of it."""

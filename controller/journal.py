@@ -18,7 +18,9 @@ from controller.schedule import because_of_batch
 
 GRID = (1, 2, 4, 8, 16)
 """Uniform lengths shown as alternatives in decisions."""
-RECENT_PROBE_STEPS = 64
+RECENT_PROBE_STEPS = 128
+"""A change of plan takes about 70 steps to be one."""
+RECENT_GUARD_STEPS = 256
 LEAST_STEPS = 32
 """Between two decisions that the batch size makes; the plan itself follows at once."""
 
@@ -32,8 +34,11 @@ class Journal:
         self._clock = clock
         self._news: str | None = None
         self._guard_fired = False
-        self._rearmed = False
-        self._probe_age = RECENT_PROBE_STEPS
+        self._steps = 0
+        self._rearmed: int | None = None
+        """The step in which the harm guard let go last."""
+        self._probed: dict[str, int] = {}
+        """By drafter that the plan left out, the step in which it was tried last."""
         self._unlooked = 0
         self._limit: str | None = None
         """The constraint that decided the plan when the last decision was opened, by its share."""
@@ -51,13 +56,14 @@ class Journal:
     def operator_changed(self, sentence: str) -> None:
         """The next plan opens a decision with this sentence."""
         self._news = sentence
-        self._guard_fired = self._rearmed = False
+        self._guard_fired, self._rearmed = False, None
         self.regime.restart()
 
-    def looks(self) -> bool:
+    def looks(self, setting: Setting) -> bool:
         """Whether this step prices the uniform lengths: now and then, and for every decision that
-        is certain to come."""
+        is certain to come. setting: what the operator's comes to at this batch size."""
         certain = self.ledger.current is None or self._news is not None or self._guard_fired
+        certain = certain or self._switches(setting)
         self._unlooked += 1
         if not certain and self._unlooked < LOOK_EVERY:
             return False
@@ -68,11 +74,15 @@ class Journal:
         self._guard_fired = True
 
     def guard_ended(self) -> None:
-        self._rearmed = True
+        self._rearmed = self._steps
 
-    def probed(self) -> None:
+    def probed(self, drafter: str) -> None:
         """A drafter that the plan left out was tried in this step."""
-        self._probe_age = 0
+        self._probed[drafter] = self._steps
+
+    def _switches(self, setting: Setting) -> bool:
+        """Whether the next plan opens a decision because the batch size makes another setting."""
+        return setting != self._recorded and self._recorded_age + 1 >= LEAST_STEPS
 
     def write(
         self,
@@ -84,12 +94,15 @@ class Journal:
         cost: CostModel,
         acceptance: Acceptance,
         harm: HarmGuard,
+        models: Container[str],
     ) -> Decision | None:
         """Take in a planned step; the decision it opens, if any. asked: the operator's setting;
-        setting: what it comes to at this batch size."""
-        regime = self.regime
+        setting: what it comes to at this batch size; models: drafters without a shadow."""
+        regime, switches = self.regime, self._switches(setting)
+        if switches:
+            regime.restart()  # what was smoothed before no longer describes the plan
         regime.update(sample)
-        self._probe_age += 1
+        self._steps += 1
         self._recorded_age += 1
         now = self._clock()
         guard = None
@@ -102,12 +115,11 @@ class Journal:
             reason, sentence, self._news = reasons.OPERATOR, self._with_limit(self._news), None
             self._record(setting)
             drafter, depth = self._nominal(setting, enabled)
-        elif setting != self._recorded and self._recorded_age >= LEAST_STEPS:
+        elif switches:
             over = "off" in (setting.mode, self._recorded.mode if self._recorded else "")
             reason = reasons.REQUEST_LIMIT if over else reasons.BATCH_TABLE
             self._record(setting)
             sentence = because_of_batch(asked, len(batch.requests))
-            regime.restart()
             drafter, depth = self._nominal(setting, enabled)
         elif self._guard_fired:
             self._guard_fired = False
@@ -135,12 +147,19 @@ class Journal:
         elif not regime.changed(now):
             return None
         else:
-            reason = regime.reason(self._probe_age < RECENT_PROBE_STEPS, self._rearmed)
+            probed = [
+                name
+                for name, step in self._probed.items()
+                if self._steps - step < RECENT_PROBE_STEPS
+            ]
+            let_go = self._rearmed
+            rearmed = let_go is not None and self._steps - let_go < RECENT_GUARD_STEPS
+            reason = regime.reason(probed, rearmed, models)
             guard = reason if reason == reasons.REQUEST_GUARD else None
             sentence = regime.sentence(reason)
             if reason not in reasons.LIMITS.values():
                 sentence = self._with_limit(sentence)
-            self._rearmed = False
+            self._rearmed = None
             drafter, depth = regime.leader()
         candidates = regime.candidates(
             drafter, depth, cost.spread, lambda name: acceptance.evidence(head_of(name))

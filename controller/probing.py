@@ -34,11 +34,11 @@ class Swap:
 @dataclass(frozen=True, slots=True)
 class Probe:
     """A change of the plan for information. lengths: of the free choices, as the probe has them.
-    idle: the drafter would not have run at all. swaps: drafts that no choice has; gain and ms:
-    their expected tokens, and the time that they take."""
+    idle: the drafter that would not have run at all, or "". swaps: drafts that no choice has; gain
+    and ms: their expected tokens, and the time that they take."""
 
     lengths: Lengths
-    idle: bool = False
+    idle: str = ""
     swaps: tuple[Swap, ...] = ()
     gain: float = 0.0
     ms: float = 0.0
@@ -195,7 +195,7 @@ class Probing:
         self.fire(subject, tried.cost)
         changed, picked = best.lengths.copy(), tried.picked
         changed[mine[picked]] = lengths[picked]
-        return Probe(changed, idle)
+        return Probe(changed, choices.names[code] if idle else "")
 
     def report(self) -> dict[str, object]:
         share = self._spent / self._elapsed if self._elapsed else 0.0

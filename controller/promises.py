@@ -31,6 +31,9 @@ class Promises:
         if result.parts:
             drafted, accepted = result.parts[0].drafted, result.parts[0].accepted
             chances = result.parts[0].chances
+        refused = result.refused == margins.drafter and not result.cut
+        if refused and accepted == drafted < len(values):  # it counts as rejected
+            drafted, chances = drafted + 1, (*chances, 0.0) if chances else ()
         seen = min(accepted + (accepted < drafted and not result.cut), len(values))
         if len(chances) >= seen:
             for place in range(seen):

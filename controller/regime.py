@@ -7,7 +7,7 @@ mean D per request over about 64 steps, and it changes only when that changes cl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 
 from controller import reasons as codes
 from controller.averages import Averages, Sample
@@ -89,17 +89,20 @@ class Regime:
         if (
             self._held < PERSIST_STEPS
             or self._since < SETTLE_STEPS
-            or now - self._opened_at < SPACING_S
+            or 0.0 <= now - self._opened_at < SPACING_S  # the clock may be set back
         ):
             return False
         self._averages = self._fresh
         self._fresh = Averages(self.drafters, self._lengths)
         return True
 
-    def reason(self, probed: bool, rearmed: bool) -> str:
-        """Code of the largest cause of the change from the regime in force to the present one."""
+    def reason(self, probed: Container[str], rearmed: bool, models: Container[str]) -> str:
+        """Code of the largest cause of the change from the regime in force to the present one.
+        probed: the drafters that were tried of late, while the plan left them out; rearmed: the
+        harm guard let go of late; models: those that no shadow scores."""
+        leader = self._leader()
         starts = self.drafter == NONE
-        stops = self._leader() == NONE
+        stops = leader == NONE
         up = starts or (not stops and self.means["depth"] > self.depth)
         if up and rearmed:
             return codes.REARMED
@@ -116,9 +119,13 @@ class Regime:
         cause = max(causes, key=lambda c: causes[c])
         if causes[cause] < LEAST_CAUSE:
             cause = "mixed"
-        if starts and cause in ("acceptance", "price") and probed:
+        # A probe tells acceptance and what rows take; another load changes the price by itself.
+        learned = cause == "acceptance" or (
+            cause == "price" and abs(self._log_ratio("batch", 0.0)) < LEAST_CAUSE
+        )
+        if starts and learned and leader in probed:
             return codes.PROBE
-        if starts and cause == "acceptance":
+        if starts and cause == "acceptance" and leader not in models:
             cause = "shadow"
         return {
             "match": (codes.NO_MATCH, codes.MATCH),

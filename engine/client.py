@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from engine import log_files
 from engine.child import Child
 from engine.config import EngineConfig
 from engine.death import Death
@@ -55,6 +56,9 @@ RETRY_S = 120.0
 MOST_STARTS = 2
 """So many starts may fail with what was loaded meanwhile."""
 
+Setting = SetController | SetDrafter
+"""What an operator sets while the engine runs, and every new one is told."""
+
 log = logging.getLogger(__name__)
 
 
@@ -72,16 +76,20 @@ class EngineClient:
         on_finished: Callable[[Submit, Finished | Failed], None] | None = None,
         command: Sequence[str] = (),
         on_recorded: Callable[[Recorded], None] | None = None,
+        on_refused: Callable[[Setting, EngineCallError], None] | None = None,
     ) -> None:
-        """on_recorded: hears the parts of recordings, and of the engine's death."""
+        """on_recorded: hears the parts of recordings, and of the engine's death. on_refused: hears
+        of an operator's setting that a restarted engine does not take, and why; it is forgotten."""
         self._config = config
         self._log_path = log_path
         self._on_snapshot = on_snapshot
         self._on_recorded = on_recorded
+        self._on_refused = on_refused
         self._on_progress: Callable[[Progress], None] | None = None
         self._command = command
         self._child: Child | None = None
         self._running: asyncio.Task[None] | None = None
+        self._restoring: asyncio.Task[None] | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._requests = OpenRequests(on_finished)
         self._replies = Replies()
@@ -110,12 +118,14 @@ class EngineClient:
     async def start(self, on_progress: Callable[[Progress], None] | None = None) -> Hello:
         """Spawn the engine and wait until it can serve. Raises EngineStartError."""
         self._on_progress = on_progress
+        log_files.begin(self._log_path)
         try:
             child, hello = await self._launch()
         except EngineStartError:
             if self.state != "stopped":
                 self.state = "failed"
             raise
+        self.state = "ready"
         self._running = asyncio.create_task(self._run(child), name="engine-client")
         return hello
 
@@ -159,6 +169,8 @@ class EngineClient:
     async def stop(self) -> None:
         """End the child and fail what still runs. Safe to call at any time and twice."""
         self.state = "stopped"
+        if self._restoring is not None:
+            self._restoring.cancel()
         if self._running is not None:
             self._running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -172,7 +184,8 @@ class EngineClient:
     # --- one child after the other ------------------------------------------------------------
 
     async def _launch(self) -> tuple[Child, Hello]:
-        """A new child that serves. Raises EngineStartError."""
+        """A new child that can serve. Raises EngineStartError."""
+        log_files.begin(self._log_path, log_files.MOST_BYTES)
         start = log_end(self._log_path)
         try:
             config = msgspec.structs.replace(self._config, **self._sources, **self._policy)
@@ -183,7 +196,7 @@ class EngineClient:
             line = last_words(self._log_path, start)
             self.death = Death(time.time(), "start", error.message, line)
             raise
-        self.hello, self.progress, self.state = hello, None, "ready"
+        self.hello, self.progress = hello, None
         return child, hello
 
     async def _run(self, child: Child) -> None:
@@ -197,18 +210,22 @@ class EngineClient:
                     self._receive(message)
             except Exception:
                 log.exception("the connection to the engine failed")
+            if self._restoring is not None:
+                self._restoring.cancel()
+            served = self.state == "ready"
             self.state, self.death = "restarting", None
             self.death = death = await child.death()
             self._child = None
             log.error("%s Its log is %s. %s", death.reason, self._log_path, death.log_line or "")
-            self._sort_out(death)
+            self._sort_out(death, served)
             backoff.lived(loop.time() - since)
             self.restarts += 1
             failed = 0
-            while self.state == "restarting":
+            while True:
                 await asyncio.sleep(backoff.take())
                 try:
                     child, _ = await self._launch()
+                    break
                 except EngineStartError as error:
                     log.error("the engine did not restart: %s", error.message)
                     failed += 1
@@ -220,11 +237,14 @@ class EngineClient:
                         self.state = "failed"
                         self._fail_all()
                         return
-            self._restore(child)
+            # Its answers are among the messages that are received meanwhile.
+            self._restoring = asyncio.create_task(self._restore(child), name="engine-restore")
 
-    def _sort_out(self, death: Death) -> None:
-        """End the requests of a dead engine, or keep them for the next one."""
-        self._requests.outlive(death, self.hello.max_batch if self.hello else None)
+    def _sort_out(self, death: Death, served: bool) -> None:
+        """End the requests of a dead engine, or keep them for the next one. Not served: it died
+        before it was given any, so none is to blame."""
+        most = self.hello.max_batch if self.hello else None
+        self._requests.outlive(death, most if served else 0)
         self._replies.fail(*away(self.state))
         self._note_recorded(Recorded("", b"", "engine_died"))
         if waiting := self.active:
@@ -233,16 +253,42 @@ class EngineClient:
                 loop = asyncio.get_running_loop()
                 self._patience = loop.call_later(RETRY_S, self._fail_all)
 
-    def _restore(self, child: Child) -> None:
-        """Give the operator's settings to a new child, then the requests that wait."""
+    async def _restore(self, child: Child) -> None:
+        """Give the operator's settings to a new child, then the requests that wait; it serves only
+        when it has them."""
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
-        for body in (*self._drafters.values(), self._controller):
-            if body is not None:
-                child.send(self._replies.number(body))
+        for name, drafter in list(self._drafters.items()):
+            if not await self._takes(child, drafter):
+                del self._drafters[name]
+        if self._controller is not None and not await self._takes(child, self._controller):
+            self._controller = await self._limits(child, self._controller)
+        self.state = "ready"
         for stream in self._requests.all():
             self._send(stream)
+
+    async def _takes(self, child: Child, setting: Setting) -> bool:
+        """Whether the child has the setting now, or may have it: a late answer is no refusal."""
+        try:
+            await self._replies.ask(setting, child.send)
+        except EngineCallError as error:
+            log.error("the restarted engine did not take %s: %s", setting, error.message)
+            if error.code == "internal":
+                return True
+            if self._on_refused is not None:
+                self._on_refused(setting, error)
+            return False
+        return True
+
+    async def _limits(self, child: Child, refused: SetController) -> SetController | None:
+        """The limits without the pin that the child did not take, if it takes them."""
+        if refused.mode != "pinned":
+            return None
+        limits = msgspec.structs.replace(
+            refused, mode="auto", drafter=None, draft_length=None, schedule=()
+        )
+        return limits if await self._takes(child, limits) else None
 
     # --- messages ---------------------------------------------------------------------------
 

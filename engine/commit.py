@@ -29,6 +29,7 @@ class _Decoded(NamedTuple):
     parts: tuple[Part, ...]
     chances: tuple[float, ...]
     margins: Margins | None
+    refused: str
 
 
 class _Parts:
@@ -90,10 +91,12 @@ class Commit:
         draft: Draft,
         features: Features,
         margins: Margins | None = None,
+        refused: str = NONE,
     ) -> None:
         """Commit a verify step of one request: the accepted run and the target's own token, or
         what comes before the first bad row. drafter: who drafted, or "none"; tail: who continued
-        it, where it has a head; margins: of what a model drafted."""
+        it, where it has a head; margins: of what a model drafted; refused: whose next token a mask
+        of the request ruled out, so that the draft ended there."""
         _check(request, result)
         drafted, accepted = len(draft), result.accepted
         parts = _Parts(drafter, tail, draft)
@@ -103,8 +106,9 @@ class Commit:
         cut = committed <= accepted
         chances = result.chances[: kept + (not cut)]  # of all when every draft was accepted
         credited = parts.credit(kept, features, chances)
+        place = len(self._lessons)
         self._decoded.append(
-            _Decoded(len(self._lessons), cut, features, drafted, kept, credited, chances, margins)
+            _Decoded(place, cut, features, drafted, kept, credited, chances, margins, refused)
         )
         own = drafted if draft.head is None else draft.head
         lesson = self._lesson(request, committed, own, min(kept, own))
@@ -150,8 +154,11 @@ class Commit:
                 parts=parts,
                 chances=chances,
                 margins=margins,
+                refused=refused,
             )
-            for place, cut, features, drafted, accepted, parts, chances, margins in self._decoded
+            for place, cut, features, drafted, accepted, parts, chances, margins, refused in (
+                self._decoded
+            )
             for lesson in (self._lessons[place],)
         ]
 

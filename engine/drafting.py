@@ -106,15 +106,16 @@ class Drafting:
                     self.guarded[name].admit(request)
 
     def offers(self, decoding: Sequence[Request]) -> Offers:
-        """What every enabled drafter offers for every request that could commit a draft; while the
-        controller does not look for drafts, only for those that ask for some themselves."""
+        """What every enabled drafter offers for every request that could commit a draft, unless it
+        asked for plain decoding; while the controller does not look for drafts, only for those that
+        ask for some themselves."""
         offers: Offers = {}
         most, looks = self.max_draft_length, self._looks()
         self._looked = looks
         requests = [
             one
             for one in decoding
-            if most > 0 and one.remaining > 1 and (looks or one.wish != NO_WISH)
+            if most > 0 and one.remaining > 1 and _may_draft(one.wish, looks)
         ]
         if not requests:
             return offers
@@ -167,7 +168,7 @@ class Drafting:
         grow: Callable[[Request, int], int],
     ) -> tuple[list[Draft], list[Proposal]]:
         """One draft per decoding request, empty for plain decoding, and what the drafters took for
-        them. Ids the target does not know end a draft at their place, and so does the plan's bar.
+        them. Ids the target does not know end a draft at their place, and so does its bar.
         grow(request, rows): how many rows it has pages for."""
         drafts = [_NOTHING] * len(decoding)
         asked: dict[str, list[tuple[int, int]]] = {}
@@ -190,8 +191,7 @@ class Drafting:
             proposed = guarded.propose(requests, lengths)
             for (index, length), draft in zip(some, proposed, strict=True):
                 if draft is not None:
-                    sampled = not decoding[index].draw.greedy
-                    length = min(length, _promising(draft, plan.bars.get((name, sampled))))
+                    length = min(length, _promising(draft, plan.allotments[index].bar))
                     drafts[index] = draft.cut(min(length, self._known(draft.tokens)))
             ms = 1e3 * (time.perf_counter() - begin)
             if guarded.weighty is None:
@@ -294,6 +294,13 @@ class Drafting:
             if not 0 <= token < self._vocabulary:
                 return place
         return len(tokens)
+
+
+def _may_draft(wish: Wish, looks: bool) -> bool:
+    """Whether a request with this wish is offered drafts in a step that looks for them or not."""
+    if wish == NO_WISH:
+        return looks
+    return wish.enabled and wish.drafter != NONE and wish.draft_length != 0
 
 
 def _promising(draft: Draft, bar: Bar | None) -> int:

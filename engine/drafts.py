@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,6 +20,9 @@ class Draft:
     head: how many tokens the first drafter of a chain drafted; the others are its tail's. None for
     a draft that nobody was asked to continue.
 
+    refused: whose token came next, the "head"'s or the "tail"'s, and was ruled out by a mask of the
+    request; such a draft was cut before it. "" where nothing was ruled out.
+
     margins: of a model's draft, how far the best token of the law at each place was ahead of the
     second best, as a difference of logits at the draw's temperature; each was known before the
     token of its place was drawn. Kept whole when the draft is cut."""
@@ -28,6 +31,7 @@ class Draft:
     q: Tensor | None = None
     head: int | None = None
     margins: Sequence[float] = ()
+    refused: Literal["", "head", "tail"] = ""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -39,6 +43,11 @@ class Draft:
         q = None if self.q is None else self.q[:length]
         head = None if self.head is None else min(self.head, length)
         return Draft(self.tokens[:length], q, head, self.margins)
+
+    def refuse(self, length: int) -> Draft:
+        """Its first `length` tokens; a mask rules out the next one."""
+        part = "head" if self.head is None or length < self.head else "tail"
+        return replace(self.cut(length), refused=part)
 
     def extended(self, tokens: Sequence[int]) -> Draft:
         """The draft continued by a tail, which may be empty."""

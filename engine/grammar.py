@@ -111,12 +111,15 @@ class Constraint:
     def _admit(self, draft: Draft, first: bytes | bytearray) -> tuple[Draft, Tensor]:
         rows = [first]
         kept = followed = 0
+        refused = False
         try:
             for place, token in enumerate(draft.tokens):
                 row = rows[place]
                 legal = 0 <= token < self._vocabulary and row[token >> 3] >> (token & 7) & 1
                 if legal or draft.drawn(place):
                     kept += 1
+                else:
+                    refused = True
                 if not legal or token in self._end_ids:
                     rows.extend([self._free] * (kept - place))
                     break
@@ -133,7 +136,8 @@ class Constraint:
             if followed:
                 self._matcher.rollback(followed)
         words = torch.frombuffer(bytearray().join(rows), dtype=torch.int32)
-        return draft.cut(kept), words.view(len(rows), -1)
+        draft = draft.refuse(kept) if refused else draft.cut(kept)
+        return draft, words.view(len(rows), -1)
 
     def _row(self, place: int) -> bytes | bytearray:
         """The mask after `place` drafts, which the matcher has followed."""

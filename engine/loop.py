@@ -279,13 +279,14 @@ class Engine:
         for request, allotted, tail, draft in lanes:
             drafter = allotted if draft else NONE
             with self._own_fault(request):
-                offer = offers.get((request.id, drafter))
+                offer = offers.get((request.id, allotted if draft.refused else drafter))
                 features = offer.features if offer is not None else _NO_FEATURES
                 result = by_request[request.id]
                 margins = None
                 if draft.margins:
                     margins = Margins(allotted, not request.draw.greedy, tuple(draft.margins))
-                commit.decoded(request, result, drafter, tail, draft, features, margins)
+                refused = tail if draft.refused == "tail" else allotted if draft.refused else NONE
+                commit.decoded(request, result, drafter, tail, draft, features, margins, refused)
         for prefill in work.prefills:
             prefill.request.computed += prefill.rows
             if (result := by_request.get(prefill.request.id)) is not None:

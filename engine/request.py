@@ -112,7 +112,7 @@ class Request:
             tenant=self.tenant,
             context_len=len(self.tokens),
             remaining=self.remaining,
-            temperature=self.draw.temperature,
+            temperature=0.0 if self.draw.greedy else self.draw.temperature,
             seeded=self.draw.seed is not None,
             wish=self.wish,
         )

@@ -108,6 +108,7 @@ class World:
     match: Callable[[int], float] = lambda step: 1.0
     cost: Callable[[int, int], float] = lambda rows, step: interpolate(BF16, rows)
     noise: float = 0.03
+    draft_ms: float = 0.1
     seed: int = 0
     live: bool = False
     step: int = 0
@@ -163,9 +164,20 @@ class World:
         rows = sum(1 + a.length for a in plan.allotments)
         ms = self.cost(rows, self.step) * (1.0 + self.random.gauss(0.0, self.noise))
         drafting = [a.length for a in plan.allotments if a.length]
-        proposals = (Proposal("ngram", len(drafting), max(drafting), 0.1),) if drafting else ()
+        proposals = (
+            (Proposal("ngram", len(drafting), max(drafting), self.draft_ms),) if drafting else ()
+        )
         outcome = StepOutcome(
-            self.step, self.size, rows, 0, 128 * self.size, ms, 0.1, 0.5, tuple(results), proposals
+            step=self.step,
+            requests=self.size,
+            rows=rows,
+            prefill_rows=0,
+            context_tokens=128 * self.size,
+            verify_ms=ms,
+            draft_ms=self.draft_ms if drafting else 0.1,
+            overhead_ms=0.5,
+            per_request=tuple(results),
+            proposals=proposals,
         )
         self.controller.observe(outcome)
         self.clock.now += (ms + 0.6) / 1000

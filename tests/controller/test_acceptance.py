@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from controller.acceptance import Acceptance
 from controller.contract import Features
 from controller.counts import POSITIONS, Counts
+from controller.drafter_rates import MOST_WAITING
 
 TRUE = (0.35, 0.8, 0.75, 0.7, 0.65, 0.6)
 SHORT = Features(3, 0, "prompt")
@@ -205,3 +206,16 @@ def test_survival_is_a_falling_probability_whatever_was_observed(
     assert all(0.0 <= s <= 1.0 for s in survival)
     assert all(a >= b for a, b in pairwise(survival))
     assert len(model.typical("ngram", POSITIONS + 3)) == POSITIONS + 3
+
+
+@pytest.mark.parametrize("drafted", [1, 3])
+def test_news_that_no_plan_asks_for_do_not_pile_up(drafted: int) -> None:
+    model, asked = Acceptance(), Acceptance()
+    for number in range(5000):
+        for one in (model, asked):
+            one.learn(number % 7, "ngram", SHORT, drafted, number % 2)
+        asked.rates(1, "ngram", SHORT, 3)
+    drafters = model._drafters.values()  # pyright: ignore[reportPrivateUsage] - what waits there
+    assert max(len(known.rates.news) for known in drafters) < MOST_WAITING
+    found, expected = (one.rates(99, "ngram", SHORT, 3) for one in (model, asked))
+    assert found == pytest.approx(expected, abs=0.05)

@@ -85,7 +85,7 @@ def test_a_drafter_left_out_by_the_plan_is_probed_on_one_request() -> None:
     assert probes[:-1] == [None] * (SHORTEST - 1)
     probe = probes[-1]
     assert probe is not None
-    assert (probe.lengths.tolist(), probe.idle) == ([0, 3], True)
+    assert (probe.lengths.tolist(), probe.idle) == ([0, 3], "ngram")
 
 
 def test_plain_decoding_is_measured_again_while_everything_drafts() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from controller.choices import Choices, Lengths, Table, own_ms
-from controller.contract import BatchView
+from controller.contract import Allotment, BatchView
 from controller.draft_cost import FREE, DraftPrice
 from controller.exploring import DEEPER_LENGTH, ROWS, Explorer
 from controller.lineup import Lineup
@@ -136,7 +136,7 @@ def test_a_model_that_everybody_has_a_better_drafter_than_is_tried_on_all() -> N
     assert probe is not None
     assert probe.idle
     assert [swap.allotment for swap in probe.swaps] == [
-        (i, MODEL, PROBE_LENGTH, "", 0) for i in range(4)
+        Allotment(i, MODEL, PROBE_LENGTH) for i in range(4)
     ]
     assert not probe.lengths.any()
     gain = 4 * sum(0.2**k for k in range(1, PROBE_LENGTH + 1))

@@ -170,7 +170,17 @@ def test_a_one_hot_draft_is_cut_before_its_first_illegal_token(compiler: Compile
     constraint = constrained(compiler, Grammar("regex", "ab[0-9]{3}"))
     draft, mask = constraint.admit(Draft(encode("ab1x2")))
     assert draft.tokens == encode("ab1")
+    assert draft.refused == "head"
     assert len(mask) == 4
+
+
+def test_a_refused_token_is_the_heads_or_the_tails(compiler: Compiler) -> None:
+    grammar, tokens = Grammar("regex", "ab[0-9]{3}"), encode("ab1x2")
+    for head, part in ((5, "head"), (4, "head"), (3, "tail"), (1, "tail")):
+        draft, _ = constrained(compiler, grammar).admit(Draft(tokens, head=head))
+        assert (len(draft), draft.refused) == (3, part)
+    draft, _ = constrained(compiler, grammar).admit(Draft(encode("x"), head=1))
+    assert (len(draft), draft.refused) == (0, "head")
 
 
 def test_a_draft_with_q_keeps_its_first_illegal_token_and_its_row_forbids_it(
@@ -179,6 +189,7 @@ def test_a_draft_with_q_keeps_its_first_illegal_token_and_its_row_forbids_it(
     constraint = constrained(compiler, Grammar("regex", "ab[0-9]{3}"))
     draft, mask = constraint.admit(Draft(encode("ab1x2"), torch.full((5, SIZE), 1 / SIZE)))
     assert draft.tokens == encode("ab1x")
+    assert draft.refused == ""
     assert draft.q is not None
     assert len(draft.q) == 4
     assert encode("x")[0] not in allowed(mask, 3)
@@ -499,6 +510,11 @@ def test_the_loop_writes_the_schema_whatever_its_drafters_propose(compiler: Comp
     accepted = [o.accepted for s in harness.controller.outcomes for o in s.per_request]
     assert sum(accepted) > 0
     assert harness.engine.steps < plain.engine.steps
+    # A draft that ended before an illegal token is told as one that had a wrong token there.
+    told = [o for s in harness.controller.outcomes for o in s.per_request]
+    assert {o.refused for o in told} >= {"ngram", "suffix"}
+    assert {o.drafter for o in told if o.refused == "ngram"} <= {"ngram", "none"}
+    assert not [o for s in plain.controller.outcomes for o in s.per_request if o.refused != "none"]
 
 
 def test_a_grammar_that_gets_stuck_ends_its_own_request_only(letters: Compiler) -> None:

@@ -93,7 +93,12 @@ class Barring(ScriptedController):
 
     def plan(self, batch: BatchView, offers: Sequence[Offer]) -> Plan:
         plan = super().plan(batch, offers)
-        return Plan(plan.allotments, bars={("mtp", False): BAR})
+        greedy = {request.id for request in batch.requests if not request.sampled}
+        return Plan(
+            tuple(
+                one._replace(bar=BAR) if one.request in greedy else one for one in plan.allotments
+            )
+        )
 
 
 def outcomes(margin: Callable[[Sequence[int]], float], draw: Draw) -> list[RequestOutcome]:
@@ -142,9 +147,9 @@ def test_a_draft_that_a_bar_ended_is_not_continued() -> None:
     request = make_request([1, 2])
     drafting.admit([request])
     work = Work([request], [])
-    allotments = (Allotment(request.id, "mtp", 2, "suffix", 3),)
-    for bars, length in (({}, 5), ({("mtp", False): BAR}, 1)):
-        (draft,), _ = drafting.draft(work.decoding, Plan(allotments, bars=bars), lambda r, n: n)
+    for bar, length in ((None, 5), (BAR, 1)):
+        allotments = (Allotment(request.id, "mtp", 2, "suffix", 3, bar),)
+        (draft,), _ = drafting.draft(work.decoding, Plan(allotments), lambda r, n: n)
         assert len(draft) == length
 
 
