@@ -11,6 +11,7 @@ import sys
 from collections.abc import Generator
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.style import Style
 from rich.text import Text
@@ -18,6 +19,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.sync.client import ClientConnection, connect
 
 from app.failures import Failure, StartError
+from app.foreign_json import decode
 from app.modes import speculation
 from app.remote import api_key, served_model
 
@@ -139,13 +141,24 @@ def show_answer(socket: ClientConnection, screen: Console) -> str | None:
                 # Without an id: an answer that still waits in the server's queue has none yet.
                 socket.send(json.dumps({"type": "response.cancel"}))
             try:
-                event = json.loads(socket.recv(timeout=POLL_S))
+                event = event_of(socket.recv(timeout=POLL_S))
             except TimeoutError:
                 continue
             if event["type"] == "response.output_text.delta":
                 screen.print(coloured(event), end="")
             elif event["type"] in ENDS:
                 return finish(event, screen)
+
+
+def event_of(message: str | bytes) -> dict[str, Any]:
+    """Raises Failure on what is none of ours."""
+    try:
+        event = decode(message, dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise Failure(f"The server sent something that is no event: {error}.") from None
+    if not isinstance(event.get("type"), str):
+        raise Failure("The server sent something that is no event: it has no type.")
+    return event
 
 
 def coloured(event: dict[str, Any]) -> Text:
@@ -169,11 +182,11 @@ def finish(event: dict[str, Any], screen: Console) -> str | None:
     error = event.get("error") or response.get("error")
     if event["type"] in ("error", "response.failed"):
         message = (error or {}).get("message", "the answer failed")
-        screen.print(f"\n[red]{message}[/red]")
+        screen.print(Text(f"\n{message}", "red"))  # the server's words are no markup
         return None
     screen.print()
     if screen.is_terminal:
-        screen.print(numbers(response), style="dim")
+        screen.print(Text(numbers(response), "dim"))
     return response.get("id")
 
 

@@ -15,6 +15,9 @@ from pathlib import Path
 STOP_S = 40.0
 """More than the server's own worst case: 10 s of answers, cancelling, connections, its engine."""
 
+TAIL_BYTES = 64 * 1024
+"""Of a log, of which an error message shows the last lines."""
+
 
 @dataclass(frozen=True, slots=True)
 class Child:
@@ -30,7 +33,10 @@ class Child:
     def last_lines(self, count: int = 5) -> str:
         """The end of its log, for an error message."""
         try:
-            text = self.log.read_text("utf-8", errors="replace")
+            with self.log.open("rb") as file:
+                end = file.seek(0, os.SEEK_END)
+                file.seek(max(0, end - TAIL_BYTES))
+                text = file.read().decode("utf-8", "replace")
         except OSError:
             return ""
         return "\n".join(line for line in text.splitlines()[-count:] if line.strip())
@@ -38,8 +44,11 @@ class Child:
 
 def spawn(name: str, arguments: list[str], environment: Mapping[str, str], log: Path) -> Child:
     """Start a child in a session of its own, so that a terminal's Ctrl-C reaches only us and the
-    children end in order."""
-    with log.open("wb") as output:
+    children end in order. The log of the last start is kept beside it, as NAME.1; where it cannot
+    be moved, the new one goes on with it."""
+    with contextlib.suppress(OSError):
+        log.replace(log.with_name(f"{log.name}.1"))
+    with log.open("ab") as output:
         process = subprocess.Popen(
             arguments,
             env=environment,

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from app.db.engine import create_engine
 from app.db.errors import DatabaseError
@@ -64,9 +65,8 @@ def show(options: argparse.Namespace) -> int:
         state = "revoked" if key.revoked_at else "valid" if key.valid_at(now) else "expired"
         scopes = ", ".join(key.scopes)
         start = f"{key.prefix}…" if key.prefix else "-"
-        table.add_row(
-            key.id, key.name, start, scopes, date(key.expires_at), date(key.last_used), state
-        )
+        told = (key.id, key.name, start, scopes, date(key.expires_at), date(key.last_used), state)
+        table.add_row(*map(Text, told))  # a name is no markup
     width = None if sys.stdout.isatty() else WIDE
     Console(highlight=False, width=width).print(table)
     return 0

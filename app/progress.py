@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 
 class Bars:
@@ -18,11 +20,11 @@ class Bars:
         self._tasks: dict[str, TaskID] = {}
         self._printed: dict[str, tuple[str, int]] = {}
         self._progress = Progress(
-            TextColumn("{task.fields[name]:<10}"),
+            TextColumn("{task.fields[name]:<10}", markup=False),
             BarColumn(bar_width=28),
             TextColumn("{task.percentage:>3.0f}%"),
             TimeElapsedColumn(),
-            TextColumn("[dim]{task.description}", markup=True),
+            TextColumn("{task.description}", style="dim", markup=False),
             console=self.console,
             disable=not self._live,
         )
@@ -37,7 +39,8 @@ class Bars:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._progress.stop()
+        with contextlib.suppress(OSError):  # a terminal that is gone costs no result
+            self._progress.stop()
 
     def update(self, name: str, fraction: float, message: str) -> None:
         """Show `fraction` (0..1) and `message` on the bar `name`, made at its first update."""
@@ -54,4 +57,5 @@ class Bars:
         state = (message, int(fraction * 4))
         if self._printed.get(name) != state:
             self._printed[name] = state
-            self.console.print(f"{name}: {message} ({fraction:.0%})", highlight=False)
+            text = Text(f"{name}: {message} ({fraction:.0%})")  # a file's name is no markup
+            self.console.print(text)

@@ -31,11 +31,13 @@ from app.telemetry.records import AuditRecord, Transport
 from app.telemetry.running import Running, Source
 from app.telemetry.writer import Writer
 from app.views import Views
-from engine.client import EngineCallError, EngineClient, EngineStartError
+from engine.client import EngineCallError, EngineClient, EngineStartError, Setting
 from engine.wire import CallBody, Hello, Progress, SetController, Submit
 
 DRAIN_S = 10.0
 CANCEL_S = 2.0
+RESTART = "engine restart"
+"""Who made the setting when a restarted engine did not take the operator's."""
 NO_PRIORITY = (
     "priority must be 0 or left out: this server runs requests in the order of their arrival. Its "
     "operator can allow priorities with --scheduling-policy priority."
@@ -71,6 +73,7 @@ class Service:
             self._running.observe_finished,
             engine_command,
             lambda recorded: self.recordings.receive(recorded),
+            self._setting_refused,
         )
         self.recordings = Recordings(settings.data_path / "recordings", self.call)
         self.corpora = Library(
@@ -216,6 +219,26 @@ class Service:
             return await self.engine.call(body)
         except EngineCallError as error:
             raise engine_error(error.code, error.message, error.param) from None
+
+    def _setting_refused(self, setting: Setting, error: EngineCallError) -> None:
+        """A restarted engine did not take what an operator had set."""
+        now = time.time()
+        action, target = "set_controller", "controller"
+        if isinstance(setting, SetController):
+            self.views.set_by, self.views.set_at = RESTART, now
+        else:
+            action, target = "set_drafter", setting.name
+        self.writer.record_audit(
+            AuditRecord(
+                actor_id="",
+                actor_name=RESTART,
+                action=action,
+                target=target,
+                after=msgspec.to_builtins(setting),
+                result=error.code,
+                ts=now,
+            )
+        )
 
     def describe(self) -> dict[str, Any]:
         """What a recording says of the server that it is of."""

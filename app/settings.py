@@ -38,7 +38,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     model: Annotated[
         str,
         Meta(
-            description="a model folder, a Hugging Face id, or 'embedded' (SmolLM2-135M-Instruct)"
+            description="a model folder, a GGUF file, a Hugging Face id, or 'embedded' "
+            "(SmolLM2-135M-Instruct)"
         ),
     ] = "embedded"
     dtype: Annotated[
@@ -276,10 +277,20 @@ def check_keys(settings: Settings) -> None:
             raise SettingsError(
                 f"{PREFIX}{name.upper()} is too short: give at least {MIN_KEY} characters"
             )
+        if not sendable(getattr(settings, name)):
+            raise SettingsError(
+                f"{PREFIX}{name.upper()} cannot be a key: give one of ASCII letters, digits and "
+                "signs only, without spaces; a client could not send it"
+            )
     if settings.console_key and settings.console_key == settings.admin_key:
         raise SettingsError(
             f"{PREFIX}CONSOLE_KEY is the same as {PREFIX}ADMIN_KEY: give the console its own key"
         )
+
+
+def sendable(key: str) -> bool:
+    """Whether a key can stand in a header: ASCII, without spaces and control characters."""
+    return all("!" <= character <= "~" for character in key)
 
 
 def check_mode(settings: Settings) -> None:
@@ -366,6 +377,10 @@ def from_environment(name: str, environ: Mapping[str, str]) -> str | None:
         raise SettingsError(
             f"{variable}_FILE: cannot read {path}: {error.strerror}. Check the path and its rights."
         ) from error
+    except UnicodeDecodeError:
+        raise SettingsError(
+            f"{variable}_FILE: {path} is not UTF-8 text. Write the secret there as text."
+        ) from None
 
 
 def checked(given: dict[str, Any]) -> Settings:

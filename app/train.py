@@ -13,7 +13,7 @@ from rich.console import Console
 
 from app.bench import machine
 from app.bench.prompts import read_prompts
-from app.bench.publish import output_file, publishable
+from app.bench.publish import output_file, publishable, tell, write_each
 from app.failures import Failure, SettingsError
 from app.settings import settings_of
 from app.train_process import run, run_fit
@@ -123,22 +123,21 @@ def evaluate(options: argparse.Namespace) -> int:
     prompts = read_prompts(options.prompts, options.limit, options.categories)
     asked = [{"category": one.category, "text": one.text} for one in prompts]
     started = time.time()
+    described = machine.describe()
     found = run("evaluate", job_of(options, *EVALUATE, prompts=asked))
-    show(found, Console(highlight=False, width=None if sys.stdout.isatty() else 160))
+    written: dict[Path, str] = {}
     if out:
         stored = {
             "command": ["paceline", *publishable(sys.argv[1:])],
             "time": started,
-            "machine": machine.describe(),
+            "machine": described,
             "prompts": len(prompts),
             **{name: getattr(options, name) for name in EVALUATE if name != "corpus"},
         }
-        try:
-            out.write_bytes(msgspec.json.format(msgspec.json.encode(stored | found)) + b"\n")
-        except OSError as error:
-            raise Failure(f"Cannot write {out}: {error.strerror}. What is above is all.") from error
-        print(f"Written to {options.json}")
-    return 0
+        whole = msgspec.json.format(msgspec.json.encode(stored | found)) + b"\n"
+        written = write_each({out: lambda: whole})
+    show(found, Console(highlight=False, width=None if sys.stdout.isatty() else 160))
+    return tell(written)
 
 
 def whole(options: argparse.Namespace) -> int:

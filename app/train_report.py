@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 
 def show(found: dict[str, Any], console: Console) -> None:
@@ -14,8 +15,11 @@ def show(found: dict[str, Any], console: Console) -> None:
             console.print(_acceptance(f"{name}, temperature {temperature}", numbers))
         if cost := mode.get("cost"):
             console.print(
-                f"{name}: {cost['token_ms']:.2f} ms for a drafted token, "
-                f"{cost['plain_step_ms']:.2f} ms for a step without drafts: rho {cost['rho']:.3f}"
+                Text(
+                    f"{name}: {cost['token_ms']:.2f} ms for a drafted token, "
+                    f"{cost['plain_step_ms']:.2f} ms for a step without drafts: "
+                    f"rho {cost['rho']:.3f}"
+                )
             )
     if speed := found.get("speed"):
         table = Table(title="One request at a time", box=None)
@@ -23,13 +27,14 @@ def show(found: dict[str, Any], console: Console) -> None:
             table.add_column(column, justify="left" if column == "mode" else "right")
         for name, one in speed.items():
             rate, gain = one["tokens_per_second"], one["over_none"]
-            table.add_row(name, f"{rate:,.1f}", f"{gain:.2f}")
+            table.add_row(Text(name), f"{rate:,.1f}", f"{gain:.2f}")
         console.print(table)
 
 
 def _acceptance(title: str, numbers: dict[str, Any]) -> Table:
-    """A row for each drafter of each category: tokens per step are of all its drafters."""
-    table = Table(title=title, box=None)
+    """A row for each drafter of each category: tokens per step are of all its drafters. Names are
+    Text: what a file of prompts calls its categories is no markup."""
+    table = Table(title=Text(title, "italic"), box=None)
     columns = ("category", "prompts", "tokens/step", "drafter", "drafts", "AL", "acceptance")
     for column in columns:
         text = column in ("category", "drafter", "acceptance")
@@ -43,6 +48,6 @@ def _acceptance(title: str, numbers: dict[str, Any]) -> Table:
             drafts = f"{places[0]['reached']:,}" if places else ""
             length = one["acceptance_length"].get(drafter)
             told += [drafter, drafts, f"{length:.2f}" if length else "", rates]
-            table.add_row(*told, style=style)
+            table.add_row(*map(Text, told), style=style)
             told = ["", "", ""]
     return table

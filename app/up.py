@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import httpx
 from rich.console import Console
+from rich.text import Text
 
 from app import children, console, keys, model
 from app.children import Child
@@ -37,7 +38,7 @@ def main(options: argparse.Namespace) -> int:
     for number in SIGNALS:
         signal.signal(number, stop)
     running: list[Child] = []
-    screen = Console(highlight=False)
+    screen = Console(highlight=False, markup=False)
     try:
         start(settings, screen, running)
         watch(running)
@@ -95,7 +96,8 @@ def show_first_key(settings: Settings, screen: Console) -> str | None:
     with uninterrupted():
         key = keys.first_admin_key(settings)
         if key:
-            screen.print(f"Admin key, shown only now: [bold]{key}[/bold]", soft_wrap=True)
+            text = Text.assemble("Admin key, shown only now: ", (key, "bold"))
+            screen.print(text, soft_wrap=True)
     return key
 
 

@@ -23,7 +23,7 @@ from controller.choices import Table
 from controller.contract import Features, RequestView
 from controller.correction import shift
 from controller.counts import POSITIONS, Counts
-from controller.drafter_rates import DRAFTER_MEMORY, DrafterRates
+from controller.drafter_rates import DRAFTER_MEMORY, MOST_WAITING, DrafterRates
 from controller.request_odds import DEEPER, RequestOdds
 
 FEW = 4
@@ -83,14 +83,16 @@ class Acceptance:
         if seen:
             expected = buckets.expected(row, seen)
             first, second = self._odds.learn(request, drafter, expected, accepted, seen, chances)
-        known.rates.news.append((accepted, seen, buckets.priors[row], first, second, chances))
+        news = known.rates.news
+        news.append((accepted, seen, buckets.priors[row], first, second, chances))
         if chances:
             buckets.counts.learn_chances(row, chances)
         else:
             buckets.counts.learn(row, accepted, seen)
         buckets.settled = False
-        if known.rates.overdue:
+        if len(news) >= MOST_WAITING:
             known.rates.take_news()
+            self._cut(known)
             buckets.begin_plan()
 
     def meet(self, requests: Sequence[RequestView]) -> None:
@@ -163,8 +165,12 @@ class Acceptance:
         for known in self._drafters.values():
             if known.rates.due:
                 known.rates.write(self._buckets.parents(known.number))
-                for positions in known.rates.take_changes():
-                    self._buckets.cut(known.buckets.rows, positions)
+                self._cut(known)
+
+    def _cut(self, known: _Known) -> None:
+        """Where the drafter's content has changed, its buckets keep little of what was before."""
+        for positions in known.rates.take_changes():
+            self._buckets.cut(known.buckets.rows, positions)
 
     def rates(self, request: int, drafter: str, features: Features, length: int) -> list[float]:
         """a_1 .. a_length for the request's next draft."""

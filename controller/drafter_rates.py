@@ -92,11 +92,6 @@ class DrafterRates:
         rates[:, 0] = [shift(prior, odds) for prior in PRIORS]
         self._stale = False
 
-    @property
-    def overdue(self) -> bool:
-        """Whether so much news waits as no plan that asks for the rates leaves."""
-        return len(self.news) >= MOST_WAITING
-
     def take_news(self) -> None:
         """Count the drafts credited since the last time. Within one batch of news the order does
         not count."""

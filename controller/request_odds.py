@@ -48,16 +48,25 @@ class _Pair:
         self.first = Correction(memory, weight)
         self.deeper = Correction(memory, weight)
 
-    def learn(self, expected: Sequence[float], accepted: int, chances: Sequence[float]) -> None:
-        """One verified draft. expected: the rates of all its positions that were verified."""
-        self.first.learn(expected[0], chances[0] if chances else accepted > 0)
-        if len(expected) == 1:
-            return
+    def learn(
+        self, expected: Sequence[float], accepted: int, seen: int, chances: Sequence[float]
+    ) -> tuple[float, float]:
+        """See RequestOdds.learn."""
+        correction = self.first
+        first, odds = expected[0], correction.odds
+        mine = first * odds / (1.0 - first + first * odds)
+        correction.learn(first, chances[0] if chances else accepted > 0)
+        if seen == 1:
+            return mine, 0.0
+        correction = self.deeper
+        second, odds = expected[1], correction.odds
+        second = second * odds / (1.0 - second + second * odds)
         if chances:
-            for rate, chance in zip(expected[1:], chances[1:], strict=True):
-                self.deeper.learn(rate, chance)
+            for rate, chance in zip(expected[1:seen], chances[1:], strict=True):
+                correction.learn(rate, chance)
         else:
-            self.deeper.learn_run(expected, accepted, len(expected))
+            correction.learn_run(expected, accepted, seen)
+        return mine, second
 
 
 class RequestOdds:
@@ -118,17 +127,36 @@ class RequestOdds:
         Returns the chances that this request had led to expect of position 1, and of position 2
         where it was reached, else 0."""
         pair = self._pairs.get((request, drafter)) or self._add(request, drafter)
-        expected, first, deeper = expected[:seen], 1.0, 1.0
-        if self._many and (tenant := self._tenant(request, drafter)) is not None:
+        if self._many:
+            return self._learn_of_tenant(request, drafter, pair, expected, accepted, seen, chances)
+        found = pair.learn(expected, accepted, seen, chances)
+        self.factors[pair.slot] = pair.first.odds
+        if seen > 1:
+            self.factors[DEEPER + pair.slot] = pair.deeper.odds
+        return found
+
+    def _learn_of_tenant(
+        self,
+        request: int,
+        drafter: str,
+        pair: _Pair,
+        expected: Sequence[float],
+        accepted: int,
+        seen: int,
+        chances: Sequence[float],
+    ) -> tuple[float, float]:
+        """The same where there are several tenants: what the request differs by is counted against
+        what its tenant led to expect."""
+        first = deeper = 1.0
+        if (tenant := self._tenant(request, drafter)) is not None:
             first, deeper = tenant.first.odds, tenant.deeper.odds
-            tenant.learn(expected, accepted, chances)
+            tenant.learn(expected, accepted, seen, chances)
             self._write(tenant, tenant.first.odds, tenant.deeper.odds)
-            expected = [shift(expected[0], first), *[shift(one, deeper) for one in expected[1:]]]
-        mine = shift(expected[0], pair.first.odds)
-        second = shift(expected[1], pair.deeper.odds) if seen > 1 else 0.0
-        pair.learn(expected, accepted, chances)
+            others = [shift(rate, deeper) for rate in expected[1:seen]]
+            expected = [shift(expected[0], first), *others]
+        found = pair.learn(expected, accepted, seen, chances)
         self._write(pair, first * pair.first.odds, deeper * pair.deeper.odds)
-        return mine, second
+        return found
 
     def _write(self, pair: _Pair, first: float, deeper: float) -> None:
         self.factors[pair.slot], self.factors[DEEPER + pair.slot] = first, deeper

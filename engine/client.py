@@ -277,7 +277,8 @@ class EngineClient:
             if error.code == "internal":
                 return True
             if self._on_refused is not None:
-                self._on_refused(setting, error)
+                with logged("a refused setting"):
+                    self._on_refused(setting, error)
             return False
         return True
 

@@ -1,4 +1,4 @@
-"""The logs of child processes: each start begins a new one and keeps the last one beside it."""
+"""The log of the engine process: each start begins a new one and keeps the last one beside it."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import streamlit as st
 
 from ui import palette, shaping
 from ui.client import ApiError, Client
+from ui.markdown import plain
 from ui.shaping import escape
 
 LOGO = """<svg xmlns="http://www.w3.org/2000/svg" width="176" height="36" viewBox="0 0 176 36">
@@ -139,10 +140,13 @@ def require_key() -> None:
 
 
 def _try(key: str) -> None:
+    if not all("!" <= character <= "~" for character in key):
+        st.error("A key has only ASCII letters, digits and signs, without spaces: copy it again.")
+        return
     try:
         Client(api_url(), key, fresh_s=0).state()
     except ApiError as error:
-        st.error(_explain(error))
+        st.error(plain(_explain(error)))
         return
     st.session_state["api_key"] = key
     st.rerun()

@@ -130,22 +130,10 @@ class Client:
                 self._report, self._report_at = found, time.monotonic()
             return self._report
 
-    def set_controller(
-        self,
-        mode: str,
-        drafter: str | None,
-        draft_length: int | None,
-        **limits: float | None,
-    ) -> Json:
-        """Switch the mode; drafter and draft_length belong to mode `pinned` only, and the limits
-        (max_drafting_requests, tpot_target_ms, draft_budget; None for none) to every mode but
-        `off`."""
-        body: Json = {"mode": mode}
-        if mode != "off":
-            body |= {name: value for name, value in limits.items() if value is not None}
-        if mode == "pinned":
-            body |= {"drafter": drafter, "draft_length": draft_length}
-        answer = self._call("PUT", "/api/controller", body=body)
+    def set_controller(self, setting: Json) -> Json:
+        """Replace the whole setting: what is left out of mode, drafter, draft_length, schedule,
+        max_drafting_requests, tpot_target_ms and draft_budget is none."""
+        answer = self._call("PUT", "/api/controller", body=setting)
         self.forget_state()
         return answer
 

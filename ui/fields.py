@@ -2,21 +2,32 @@
 
 A value that is set into a widget may cross with a message of a busy page, which says of every
 widget what it shows. The old value in it would be taken for the operator's, and written to the
-server. So another value makes another widget; what is still said of the old one has no effect."""
+server. So another value makes another widget; what is still said of the old one has no effect.
+A form whose values the server takes together has one key, of which its widgets' keys are made."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import streamlit as st
 
-Value = bool | int | float
+Value = bool | int | float | Mapping[str, object]
+"""A widget's value, or those of a form by name."""
 
 
 def key(name: str, value: Value) -> str:
-    """The key of the widget for a value of this name that the server now holds as `value`."""
+    """The key of the widget, or form, for a value of this name that the server now holds as
+    `value`."""
     held, turn = _held(name)
     if held != value:
         st.session_state[name] = (value, turn + 1)
     return _key(name)
+
+
+def changed(name: str, value: Value) -> bool:
+    """Whether the server now holds another value than the widget was drawn with."""
+    held, _ = _held(name)
+    return held is not None and held != value
 
 
 def is_current(name: str, key: str) -> bool:

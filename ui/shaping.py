@@ -251,6 +251,12 @@ def setting_sentence(controller: Json) -> str:
     return sentence
 
 
+def schedule(table: Iterable[Json]) -> str:
+    """D by the number of decoding requests: `2 up to 4, 1 up to 8, then 0`."""
+    steps = [f"{entry['draft_length']} up to {entry['max_requests']}" for entry in table]
+    return ", ".join([*steps, "then 0"])
+
+
 def _mode_sentence(controller: Json) -> str:
     mode = controller.get("mode")
     if mode == "off":
@@ -260,10 +266,8 @@ def _mode_sentence(controller: Json) -> str:
         if drafter == "none":
             return "Pinned to none: every request decodes plainly (D = 0)."
         if table := controller.get("schedule"):
-            steps = ", ".join(
-                f"{entry['draft_length']} up to {entry['max_requests']}" for entry in table
-            )
-            return f"Pinned to {drafter}, D by the number of decoding requests: {steps}, then 0."
+            by = "D by the number of decoding requests"
+            return f"Pinned to {drafter}, {by}: {schedule(table)}."
         if draft_length is None:
             return f"Pinned to {drafter}; the controller chooses the draft length."
         return f"Pinned to {drafter} with D = {draft_length}."

@@ -25,10 +25,13 @@ from app.service import Service
 
 Word = Annotated[str, Meta(max_length=2000)]
 MOST_ROWS = 5000
+MOST_ABOUT = 64 * 1024
+"""Bytes of command, machine and settings as JSON: the list holds these of every benchmark."""
 
 
 class Benchmark(msgspec.Struct):
-    """What `paceline bench --record` sends: a result without its requests."""
+    """What `paceline bench --record` sends: a result without its requests. command, machine and
+    settings have 64 KiB together, as JSON."""
 
     kind: Literal["bench", "compare"]
     time: Annotated[float, Meta(ge=0, le=4e9)]
@@ -36,7 +39,7 @@ class Benchmark(msgspec.Struct):
     command: Annotated[list[Word], Meta(max_length=500)]
     machine: dict[str, Any]
     settings: dict[str, Any]
-    rows: Annotated[list[dict[str, Any]], Meta(max_length=MOST_ROWS)]
+    rows: Annotated[list[Row], Meta(max_length=MOST_ROWS)]
 
 
 @post(
@@ -55,6 +58,7 @@ async def record_benchmark(
     """Store the rows of a benchmark; the oldest go when there are many."""
     if b"\\u0000" in msgspec.json.encode(data):
         raise bad_request("A text holds the character NUL, which databases do not store.")
+    _check_about(data)
     record = BenchmarkRecord(
         id=f"bench-{secrets.token_hex(8)}",
         ts=time.time(),
@@ -66,7 +70,7 @@ async def record_benchmark(
         command=data.command,
         machine=data.machine,
         settings=data.settings,
-        rows=data.rows,
+        rows=msgspec.to_builtins(data.rows),
     )
     await stored(service.benchmarks.put(record))
     told = {"kind": data.kind, "rows": len(data.rows)}
@@ -122,6 +126,19 @@ async def remove_benchmark(
         raise _unknown(name)
     service.audit(request, "remove_benchmark", name[:64], {"id": name}, None)
     return {"id": name, "removed": True}
+
+
+def _check_about(data: Benchmark) -> None:
+    """Raises ApiError, which names the largest of the fields that are too large together."""
+    names = ("command", "machine", "settings")
+    sizes = {name: len(msgspec.json.encode(getattr(data, name))) for name in names}
+    if (total := sum(sizes.values())) > MOST_ABOUT:
+        largest = max(names, key=lambda name: sizes[name])
+        raise bad_request(
+            f"command, machine and settings have {total:,} bytes as JSON, {largest} the most of "
+            f"them ({sizes[largest]:,}); together they may have {MOST_ABOUT:,}.",
+            largest,
+        )
 
 
 def _page(record: BenchmarkRecord) -> str:

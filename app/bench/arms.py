@@ -11,7 +11,9 @@ import httpx
 import msgspec
 
 from app.failures import SettingsError, StartError
+from app.foreign_json import decode
 from app.modes import speculation
+from app.remote import Listing, is_key
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,47}")
 KEY_PREFIX = "PACELINE_ARM_KEY_"
@@ -52,19 +54,9 @@ def other_arm(given: str) -> Arm:
         )
     variable = key_variable(name)
     key = os.environ.get(variable, "")
-    if not (key.isascii() and key.isprintable()):
+    if not is_key(key):
         raise SettingsError(f"{variable} holds characters that no key has.")
     return Arm(name, address(url), key, False, None, model)
-
-
-class Listed(msgspec.Struct, frozen=True):
-    id: str
-
-
-class Listing(msgspec.Struct, frozen=True):
-    """An answer of /v1/models."""
-
-    data: list[Listed]
 
 
 def first_model(arm: Arm) -> str:
@@ -73,10 +65,8 @@ def first_model(arm: Arm) -> str:
     hint = f"name one, {arm.name}=URL,MODEL. A key goes into {key_variable(arm.name)}."
     try:
         answer = httpx.get(arm.url + "/v1/models", headers=arm.headers, timeout=10, trust_env=False)
-        if answer.status_code == 200 and (
-            models := msgspec.json.decode(answer.content, type=Listing).data
-        ):
-            return models[0].id
+        if answer.status_code == 200:
+            return decode(answer.content, Listing).data[0].id
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise StartError(f"{where} cannot be reached: {error}. Is the server running?") from None
     except msgspec.MsgspecError:

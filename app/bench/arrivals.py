@@ -39,14 +39,20 @@ def poisson(rate: float, count: int, seed: int = 1) -> list[float]:
 
 
 def read_trace(path: Path, *, limit: int | None, speed: float, token_scale: float) -> list[Arrival]:
-    """The first `limit` requests of a CSV with the columns of the Azure LLM inference traces.
+    """The first `limit` requests of a CSV with the columns of the Azure LLM inference traces, all
+    without one; at most MOST_ARRIVALS.
 
     speed: 2 replays it in half the time. token_scale multiplies both lengths (at least one token
     is left). Raises SettingsError with the line that is wrong."""
     found: list[Arrival] = []
     for number, row in rows(path):
-        if len(found) == (limit or MOST_ARRIVALS):
+        if len(found) == limit:
             break
+        if len(found) == MOST_ARRIVALS:
+            raise SettingsError(
+                f"--trace {path}: more than {MOST_ARRIVALS:,} requests, the most that are "
+                f"replayed. Take the first of them with --limit {MOST_ARRIVALS} or fewer."
+            )
         try:
             at = seconds(row["TIMESTAMP"])
             context, output = float(row["ContextTokens"]), float(row["GeneratedTokens"])

@@ -77,7 +77,8 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """One chunk of prompts in one mode. wall_ms: first request sent to last answer complete."""
+    """One chunk of prompts in one mode. wall_ms: first request sent to last answer complete. cut:
+    it was ended in its middle, so that wall_ms holds the time of answers that are not there."""
 
     mode: str
     concurrency: int
@@ -88,6 +89,7 @@ class Run(msgspec.Struct, frozen=True):
     samples: list[Sample]
     rate: float = 0.0
     phase: str = ""
+    cut: bool = False
 
     @property
     def tokens(self) -> int:
@@ -175,8 +177,8 @@ async def run_chunk(
     arrivals: Sequence[float] | None = None,
 ) -> Run:
     """Send the chunk: `place.concurrency` requests at once, or each at its time of arrival (seconds
-    from the start), whatever is still running then. The run is put on `runs`, also when it is
-    cancelled in its middle."""
+    from the start), whatever is still running then. The run is put on `runs`; when it is cancelled
+    in its middle, what was answered until then, marked as cut."""
     waiting = list(enumerate(prompts))[::-1]
     samples: list[Sample] = []
     began = time.perf_counter()
@@ -198,8 +200,10 @@ async def run_chunk(
     else:
         due = zip(prompts, arrivals, strict=True)
         tasks = [arrive(order, prompt, at) for order, (prompt, at) in enumerate(due)]
+    cut = True
     try:
         await asyncio.gather(*tasks)
+        cut = False
     finally:
         run = Run(
             mode=place.mode,
@@ -211,8 +215,10 @@ async def run_chunk(
             samples=sorted(samples, key=lambda sample: (sample.order, sample.turn)),
             rate=place.rate,
             phase=place.phase,
+            cut=cut,
         )
-        runs.append(run)
+        if samples:
+            runs.append(run)
     return run
 
 

@@ -1,4 +1,4 @@
-"""`paceline bench`: measures arms side by side, prints what was found and writes it."""
+"""`paceline bench`: measures arms side by side, writes what was found and prints it."""
 
 from __future__ import annotations
 
@@ -13,36 +13,33 @@ import httpx
 import msgspec
 from rich.console import Console
 
-from app.bench import machine, report, table
+from app.bench import machine, report
 from app.bench.arms import Arm, base_of, check_names, first_model, other_arm, own_arms
 from app.bench.client import Run
+from app.bench.finish import finish, output_files
+from app.bench.local import terminable
 from app.bench.options import MODES
-from app.bench.page import write_page
 from app.bench.prompts import read_prompts
-from app.bench.publish import output_file, publishable
-from app.bench.record import Summary, record
-from app.bench.result import Result, write_csv, write_json
+from app.bench.publish import publishable
+from app.bench.record import Summary, check_recordable, record
+from app.bench.result import Result
 from app.bench.running import Measurement
-from app.bench.schedule import groups
+from app.bench.schedule import Group, groups
+from app.foreign_json import decode
 from app.progress import Bars
 from app.remote import api_key, served_model
 
-INTERRUPTED = 130
-
 
 def main(options: argparse.Namespace) -> int:
-    files = [
-        (option, path)
-        for option, given in (
-            ("--json", options.json), ("--csv", options.csv), ("--html", options.html),
-        )
-        if (path := output_file(given, option))
-    ]  # fmt: skip
+    files = output_files(options)
+    recorder = api_key(options.key) if options.record else ""
     limit = None if options.trace else options.limit  # of a trace it counts the requests
     prompts = read_prompts(options.prompts, limit, options.categories, options.pool_below)
     plan = groups(options, prompts)
     arms = [named(arm) for arm in arms_of(options)]
     base = base_of([arm.name for arm in arms], options.base)
+    if options.record:
+        check_recordable(options.url, recorder)
     measurement = Measurement(
         arms,
         plan,
@@ -55,10 +52,11 @@ def main(options: argparse.Namespace) -> int:
         options.all_turns,
         options.positions,
     )
+    described = machine.describe()
     started = time.time()
     runs: list[Run] = []
     interrupted = False
-    with Bars(Console(stderr=True)) as bars:
+    with terminable(), Bars(Console(stderr=True)) as bars:
         try:
             asyncio.run(measurement.run(runs, bars))
         except KeyboardInterrupt:
@@ -67,16 +65,15 @@ def main(options: argparse.Namespace) -> int:
         kind="bench",
         command=["paceline", *publishable(sys.argv[1:])],
         time=started,
-        machine=machine.describe(),
+        machine=described,
         server=server_state(next((arm for arm in arms if arm.ours), None)),
-        settings=settings(options, arms, len(prompts)) | {"interrupted": interrupted},
+        settings=settings(options, arms, plan) | {"interrupted": interrupted},
         base=base,
         rows=report.rows(runs, base, options.tpot_ms),
         runs=runs,
     )
-    code = finish(result, files)
-    if options.record:
-        headers = {"Authorization": f"Bearer {api_key(options.key)}"}
+    code = finish(result, files, interrupted)
+    if options.record and runs:
         summary = Summary(
             result.kind,
             result.time,
@@ -86,33 +83,8 @@ def main(options: argparse.Namespace) -> int:
             result.settings,
             result.rows,
         )
-        name = record(options.url, headers, summary)
-        print(f"Recorded as {name}")
-    return code or (INTERRUPTED if interrupted else 0)
-
-
-def finish(result: Result, files: list[tuple[str, Path]]) -> int:
-    """Print the result and write it; the exit code."""
-    wide = 180 if not sys.stdout.isatty() else None
-    table.show(result.rows, result.base, Console(highlight=False, width=wide))
-    for option, path in files:
-        match option:
-            case "--json":
-                write_json(path, result)
-            case "--csv":
-                write_csv(path, result.rows)
-            case _:
-                write_page(path, result)
-        print(f"Written to {path}")
-    errors = [sample for run in result.runs for sample in run.samples if sample.error]
-    if errors:
-        first = errors[0]
-        print(
-            f"{len(errors)} requests failed; the first ({first.mode}, {first.failure}): "
-            f"{first.error}",
-            file=sys.stderr,
-        )
-    return 1 if errors else 0
+        print(f"Recorded as {record(options.url, recorder, summary)}")
+    return code
 
 
 def arms_of(options: argparse.Namespace) -> list[Arm]:
@@ -140,15 +112,17 @@ def server_state(arm: Arm | None) -> dict[str, Any] | None:
         return None
     try:
         answer = httpx.get(arm.url + "/api/state", headers=arm.headers, timeout=10, trust_env=False)
-        state = answer.json() if answer.status_code == 200 else None
-    except (httpx.HTTPError, ValueError):
-        return None
-    if not isinstance(state, dict):
+        if answer.status_code != 200:
+            return None
+        state = decode(answer.content, dict[str, Any])
+    except (httpx.HTTPError, msgspec.MsgspecError):
         return None
     return {name: state.get(name) for name in ("model", "controller")}
 
 
-def settings(options: argparse.Namespace, arms: list[Arm], prompts: int) -> dict[str, Any]:
+def settings(options: argparse.Namespace, arms: list[Arm], plan: list[Group]) -> dict[str, Any]:
+    """The run as it was asked for. prompts_used: different ones, of a trace those made for it."""
+    used = {prompt for group in plan for one in group for prompt in one.prompts}
     names = (
         "concurrency", "rate", "repeat", "warm_up", "max_tokens", "temperature", "ignore_eos",
         "categories", "limit", "all_turns", "tpot_ms", "trace_speed", "trace_tokens", "phase",
@@ -160,5 +134,5 @@ def settings(options: argparse.Namespace, arms: list[Arm], prompts: int) -> dict
         "prompts": Path(options.prompts).name,
         "phases": Path(options.phases).name if options.phases else None,
         "trace": Path(options.trace).name if options.trace else None,
-        "prompts_used": prompts,
+        "prompts_used": len(used),
     }

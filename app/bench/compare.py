@@ -20,14 +20,15 @@ from app import model
 from app.bench import machine, report
 from app.bench.arms import Arm, base_of, own_arms
 from app.bench.client import Run
-from app.bench.command import INTERRUPTED, finish, server_state
+from app.bench.command import server_state
+from app.bench.finish import finish, output_files
 from app.bench.local import local_server, serving
 from app.bench.peers.process import Peer, PeerError, Setup, Wanted, known_peers, wanted
 from app.bench.prompts import read_prompts
-from app.bench.publish import output_file, publishable
+from app.bench.publish import publishable
 from app.bench.result import Result
 from app.bench.running import client_of
-from app.bench.turns import Engine, Ours, Turns, token_ids
+from app.bench.turns import Engine, Ours, Turns, left_out, token_ids
 from app.bench.workloads import Prompt
 from app.failures import SettingsError
 from app.progress import Bars
@@ -36,13 +37,7 @@ from app.settings import Settings, settings_of
 
 
 def main(options: argparse.Namespace) -> int:
-    files = [
-        (option, path)
-        for option, given in (
-            ("--json", options.json), ("--csv", options.csv), ("--html", options.html),
-        )
-        if (path := output_file(given, option))
-    ]  # fmt: skip
+    files = output_files(options)
     prompts = read_prompts(options.prompts, options.limit, options.categories)
     if len(prompts) < max(options.concurrency):
         raise SettingsError(
@@ -50,7 +45,9 @@ def main(options: argparse.Namespace) -> int:
             f"{len(prompts)}."
         )
     peers = [wanted(given, sys.executable) for given in options.peer or known_peers()]
+    rest = left_out(len(prompts), options.concurrency)
     settings = settings_of(options)
+    described = machine.describe()
     started = time.time()
     runs: list[Run] = []
     told: dict[str, str] = {}
@@ -82,7 +79,7 @@ def main(options: argparse.Namespace) -> int:
         kind="compare",
         command=["paceline", *publishable(sys.argv[1:])],
         time=started,
-        machine=machine.describe(),
+        machine=described,
         server=state,
         settings={
             "peers": told,
@@ -93,17 +90,23 @@ def main(options: argparse.Namespace) -> int:
             "dtype": dtype,
             "threads": threads,
             "prompts": Path(options.prompts).name,
-            "prompts_used": len(prompts),
+            "prompts_used": len(prompts) - min(rest.get(n, 0) for n in options.concurrency),
+            "left_out": rest,
             "interrupted": interrupted,
         },
         base=base,
         rows=report.rows(runs, base, by_category=False),
         runs=runs,
     )
-    code = finish(result, files)
+    code = finish(result, files, interrupted)
+    for size, count in rest.items():
+        print(
+            f"{size} at once: the last {count} of {len(prompts)} prompts make no whole batch and "
+            "were left out."
+        )
     for name, text in told.items():
         print(f"{name}: {text}")
-    return INTERRUPTED if interrupted else code
+    return code
 
 
 def model_source(settings: Settings, bars: Bars) -> str:

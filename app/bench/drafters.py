@@ -7,7 +7,6 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,14 +14,17 @@ import msgspec
 from msgspec import Meta
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from app.bench import machine
 from app.bench.local import terminable
 from app.bench.prompts import read_prompts
-from app.bench.publish import output_file, publishable
+from app.bench.publish import output_file, publishable, tell, write_each
+from app.bench.result import json_of
 from app.corpora.slices import lines_of
 from app.corpus import KINDS, chunks_of, lines
 from app.failures import Failure, SettingsError
+from app.foreign_json import decode
 from app.progress import Bars
 from app.settings import settings_of
 
@@ -36,6 +38,15 @@ class Document(msgspec.Struct, frozen=True):
 
     text: str | None = None
     token_ids: tuple[TokenId, ...] | None = None
+
+
+class Line(msgspec.Struct, frozen=True):
+    """What the measuring process prints (engine.bench.job); libraries may print lines of theirs."""
+
+    stage: str
+    fraction: float
+    result: dict[str, Any] | None
+    error: str | None
 
 
 def main(options: argparse.Namespace) -> int:
@@ -53,23 +64,20 @@ def main(options: argparse.Namespace) -> int:
         "modes": options.only,
         "calls": not options.no_calls,
     }
-    started = time.time()
+    about = {
+        "command": ["paceline", *publishable(sys.argv[1:])],
+        "time": time.time(),
+        "machine": machine.describe(),
+        "prompts": len(prompts),
+        "max_tokens": options.max_tokens,
+        "concurrency": options.concurrency,
+        "max_draft_length": config.max_draft_length,
+    }
     with Bars() as bars:
         result = run(job, bars)
+    written = write_each({out: lambda: json_of(about | result)} if out else {})
     show(result, Console(highlight=False, width=160 if not sys.stdout.isatty() else None))
-    if out:
-        found = {
-            "command": ["paceline", *publishable(sys.argv[1:])],
-            "time": started,
-            "machine": machine.describe(),
-            "prompts": len(prompts),
-            "max_tokens": options.max_tokens,
-            "concurrency": options.concurrency,
-            "max_draft_length": config.max_draft_length,
-        }
-        out.write_bytes(msgspec.json.format(msgspec.json.encode(found | result)) + b"\n")
-        print(f"Written to {options.json}")
-    return 0
+    return tell(written)
 
 
 def documents(path: Path) -> list[Document]:
@@ -86,8 +94,8 @@ def documents(path: Path) -> list[Document]:
     found: list[Document] = []
     for number, line in lines_of(content):
         try:
-            document = msgspec.json.decode(line, type=Document)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            document = decode(line, Document)
+        except msgspec.MsgspecError as error:
             raise SettingsError(f"--corpus {path}, line {number}: {error}.") from None
         if (document.text is None) == (document.token_ids is None):
             raise SettingsError(
@@ -108,21 +116,28 @@ def run(job: dict[str, Any], bars: Bars) -> dict[str, Any]:
         try:
             with contextlib.suppress(BrokenPipeError), process.stdin:
                 process.stdin.write(msgspec.json.encode(job))  # why it ended is on its output
-            for line in answers(process.stdout):
-                if line.get("error"):
-                    raise Failure(line["error"])
-                if line.get("result") is not None:
-                    return line["result"]
-                bars.update(line["stage"], line["fraction"], "")
-        except KeyboardInterrupt:
+            for text in process.stdout:
+                line = read_line(text)
+                if line is None:  # a library's own words
+                    bars.console.print(Text(text.decode(errors="replace").rstrip()))
+                elif line.error:
+                    raise Failure(line.error)
+                elif line.result is not None:
+                    return line.result
+                else:
+                    bars.update(line.stage, line.fraction, "")
+        except BaseException:
             process.kill()
             raise
     raise Failure(f"The measuring process ended with status {process.returncode}; see above.")
 
 
-def answers(stream: Any) -> Iterator[dict[str, Any]]:
-    for line in stream:
-        yield msgspec.json.decode(line)
+def read_line(text: bytes) -> Line | None:
+    """None for anything else."""
+    try:
+        return decode(text, Line)
+    except msgspec.MsgspecError:
+        return None
 
 
 def show_positions(modes: dict[str, Any], console: Console) -> None:
@@ -133,20 +148,21 @@ def show_positions(modes: dict[str, Any], console: Console) -> None:
     for mode, found in modes.items():
         for drafter, positions in found["positions"].items():
             rates = [f"{one['rate']:.2f}" for one in positions[:SHOWN_POSITIONS]]
-            table.add_row(mode, drafter, *rates)
+            table.add_row(*map(Text, (mode, drafter, *rates)))
     console.print(table)
 
 
 def show(result: dict[str, Any], console: Console) -> None:
+    """Names are Text: what a file of prompts calls its categories is no markup."""
     modes = result["tokens_per_step"]
     table = Table(title="Tokens per target step", box=None)
     table.add_column("category")
     for mode in modes:
-        table.add_column(mode, justify="right")
+        table.add_column(Text(mode), justify="right")
     first = next(iter(modes.values()))
     for name in first["categories"]:
         cells = [f"{one['categories'][name]['tokens_per_step']:.2f}" for one in modes.values()]
-        table.add_row(name, *cells)
+        table.add_row(Text(name), *cells)
     table.add_row("all", *[f"{one['tokens_per_step']:.3f}" for one in modes.values()], style="bold")
     for key, title in (("drafted_per_step", "drafted"), ("acceptance_rate", "acceptance rate")):
         table.add_row(title, *[f"{one[key]:.2f}" for one in modes.values()], style="dim")

@@ -11,15 +11,17 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
 import httpx
 
 from app.bench.options import SERVING
-from app.children import Child, python, spawn, stop
+from app.children import Child, python, spawn, stop, terminate
 from app.failures import StartError
 from app.settings import Settings
 
+ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 POLL_S = 0.1
 START_S = 900.0
 """A first start may have to fetch and convert a model."""
@@ -55,7 +57,8 @@ def local_server(
             wait_until_ready(child, url, show)
             yield Local(url, key, child.process.pid)
         finally:
-            stop([child])
+            with hurrying(child):
+                stop([child])
 
 
 def serving(settings: Settings) -> list[str]:
@@ -66,12 +69,38 @@ def serving(settings: Settings) -> list[str]:
 
 @contextlib.contextmanager
 def terminable() -> Generator[None]:
-    """SIGTERM ends us as Ctrl-C does: by default it would leave what we started running."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """SIGTERM, and SIGHUP of a terminal that is gone, end us as Ctrl-C does: by default they would
+    leave what we started running. Only the first one: shell and system may both send theirs, and
+    what is ending then is let end. A SIGHUP that nohup has ignored stays so."""
+    came = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        if not came:
+            came = True
+            raise KeyboardInterrupt
+
+    with handled(ENDINGS, interrupt):
+        yield
+
+
+def hurrying(child: Child) -> contextlib.AbstractContextManager[None]:
+    """A signal that comes while the child ends hurries it, and leaves no orphan."""
+    return handled((signal.SIGINT, *ENDINGS), lambda number, frame: terminate([child]))
+
+
+@contextlib.contextmanager
+def handled(
+    numbers: Sequence[int], handler: Callable[[int, FrameType | None], None]
+) -> Generator[None]:
+    """The handler instead of those that are there, where signals are not ignored."""
+    chosen = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in chosen}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 def unwanted(name: str) -> bool:

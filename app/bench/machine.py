@@ -10,8 +10,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+ANSWER_S = 10.0
+
 
 def describe() -> dict[str, Any]:
+    """Asked before a measurement: what a loaded machine takes to answer is lost by then."""
     return {
         "processor": processor(),
         "cores": os.cpu_count(),
@@ -50,8 +53,18 @@ def revision() -> str | None:
 
 
 def output(*command: str) -> str | None:
-    """What a program prints, None when it is missing or fails."""
+    """What a program prints, None when it is missing, fails, or takes long."""
     if shutil.which(command[0]) is None:
         return None
-    done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ANSWER_S,
+            check=False,
+        )
+    except (subprocess.TimeoutExpired, OSError):
+        return None
     return done.stdout.strip() or None if done.returncode == 0 else None

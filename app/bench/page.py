@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from html import escape
-from pathlib import Path
 
 from app.bench import colours, svg
 from app.bench.report import ALL, Row
-from app.bench.result import Result, write
+from app.bench.result import Result
 from app.bench.table import cells, interval, ratio
 
 STYLE = """
@@ -25,10 +24,6 @@ code { background: #f3f5f9; padding: 2px 5px; overflow-wrap: anywhere; }
 .key span { display: inline-block; width: 12px; height: 12px; margin: 0 5px 0 14px; }
 svg { max-width: 100%; height: auto; }
 """
-
-
-def write_page(path: Path, result: Result) -> None:
-    write(path, page(result).encode())
 
 
 def page(result: Result) -> str:
@@ -86,8 +81,10 @@ def speeds(rows: Sequence[Row], base: str) -> str:
 
 
 def over_load(rows: Sequence[Row]) -> str:
-    """Lines over the concurrency or the rate; phases and single loads are bars."""
-    found = [row for row in totals(rows) if not row.phase]
+    """Lines over the concurrency or the rate; phases and single loads are bars. An arm of which
+    every chunk was cut has no throughput to show."""
+    timed = [row for row in totals(rows) if row.wall_s]
+    found = [row for row in timed if not row.phase]
     arms = list(dict.fromkeys(row.mode for row in found))
     dashes = colours.dashes({arm: colours.arm_colour(arm) for arm in arms})
     open_loop = any(row.rate for row in found)
@@ -103,9 +100,7 @@ def over_load(rows: Sequence[Row]) -> str:
     if any(len(line.points) > 1 for line in series):
         axis = "arrivals, requests/s" if open_loop else "requests at once"
         return svg.lines(series, axis, "output tokens/s")
-    single = [
-        svg.Bar(label(row), colours.arm_colour(row.mode), row.tokens_per_s) for row in totals(rows)
-    ]
+    single = [svg.Bar(label(row), colours.arm_colour(row.mode), row.tokens_per_s) for row in timed]
     return svg.bars(single, "output tokens/s") if single else "<p>Nothing was measured.</p>"
 
 

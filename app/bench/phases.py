@@ -51,6 +51,8 @@ def read_script(path: Path) -> tuple[Phase, ...]:
         return msgspec.convert(tomllib.loads(path.read_text("utf-8")), Script).phase
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"--phases {path}: cannot read it: {error}") from None
+    except RecursionError:
+        raise SettingsError(f"--phases {path}: its values are nested too deeply.") from None
     except msgspec.ValidationError as error:
         raise SettingsError(f"--phases {path}: {error}") from None
 

@@ -33,8 +33,10 @@ class Load(NamedTuple):
 
 class Row(msgspec.Struct, frozen=True):
     """tokens_per_s: output tokens over wall time. goodput_per_s: the same of requests that kept the
-    TPOT target. decode_tokens_per_s: median over requests of 1000 / TPOT. Percentiles in
-    milliseconds: itl over the gaps between stream events, the others over requests.
+    TPOT target. These, tokens and wall_s are of whole chunks: a chunk that was cut has no wall time
+    of its own, its requests count in everything else. decode_tokens_per_s: median over requests of
+    1000 / TPOT. Percentiles in milliseconds: itl over the gaps between stream events, the others
+    over requests.
 
     speedup: of request time against the base arm on the same prompts, with its 95 % interval.
     ratio: median over chunks and repeats of tokens_per_s against the base arm on the same chunk in
@@ -162,16 +164,18 @@ class Part:
         base = {key_of(run): run for run in self._runs.get(self._base, ())}
         samples = [sample for run in mine for sample in run.samples]
         good = [sample for sample in samples if not sample.error]
+        whole = [run for run in mine if not run.cut]
+        timed = [sample for run in whole for sample in run.samples if not sample.error]
         steps = sum(sample.steps for sample in good)
         committed = sum(sample.tokens - 1 for sample in good if sample.steps)
         drafted = sum(sample.drafted for sample in good)
-        wall_s = sum(run.wall_ms for run in mine) / 1000
-        tokens = sum(sample.tokens for sample in good)
+        wall_s = sum(run.wall_ms for run in whole) / 1000
+        tokens = sum(sample.tokens for sample in timed)
         tpot = [sample.tpot_ms for sample in good if sample.tpot_ms]
         ratios = [
             run.tokens_per_s / base[key].tokens_per_s
-            for run in mine
-            if (key := key_of(run)) in base and base[key].tokens_per_s
+            for run in whole
+            if (key := key_of(run)) in base and not base[key].cut and base[key].tokens_per_s
         ]
         return Row(
             mode=mode,
@@ -194,7 +198,7 @@ class Part:
             phase=self._load.phase,
             wall_s=wall_s,
             itl_ms=quantiles(gap for sample in good for gap in sample.gaps_ms),
-            goodput_per_s=goodput(good, wall_s, self._tpot_ms),
+            goodput_per_s=goodput(timed, wall_s, self._tpot_ms),
             speedup=self._against(mode, self._base),
             best_static=self._best,
             regret=self._regret(mode),

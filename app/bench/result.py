@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,11 @@ import msgspec
 
 from app.bench.client import Run
 from app.bench.intervals import Ratio
+from app.bench.publish import write
 from app.bench.report import Row
 
 QUANTILES = ("p50", "p90", "p99")
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 NAMED = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
 
 
@@ -35,22 +36,16 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def write_json(path: Path, result: Any) -> None:
-    """Whole or not at all: a run that ends while writing leaves what was there before."""
-    write(path, msgspec.json.format(msgspec.json.encode(result), indent=1))
+    """Raises OSError."""
+    write(path, json_of(result))
 
 
-def write_csv(path: Path, rows: Sequence[Row]) -> None:
-    """A line per row: what is one number, and the quantiles."""
-    write(path, csv_of(rows).encode())
-
-
-def write(path: Path, content: bytes) -> None:
-    beside = path.with_name(path.name + ".part")
-    beside.write_bytes(content)
-    os.replace(beside, path)
+def json_of(result: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n"
 
 
 def csv_of(rows: Sequence[Row]) -> str:
+    """A line per row: what is one number, and the quantiles."""
     out = io.StringIO()
     writer: csv.DictWriter[str] | None = None
     for row in rows:
@@ -86,7 +81,15 @@ def flattened(row: Row) -> dict[str, Any]:
     for name in NAMED:
         values = getattr(row, name)
         flat |= {f"{name}_{quantile}": values.get(quantile) for quantile in QUANTILES}
-    return {name: "" if value is None else value for name, value in flat.items()}
+    return {name: cell(value) for name, value in flat.items()}
+
+
+def cell(value: Any) -> Any:
+    """A text that a spreadsheet would take for a formula is marked as text: categories come out of
+    files of prompts."""
+    if isinstance(value, str) and value.startswith(FORMULAS):
+        return f"'{value}"
+    return "" if value is None else value
 
 
 def ratio(name: str, value: Ratio | None) -> dict[str, Any]:

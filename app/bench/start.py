@@ -14,8 +14,8 @@ from rich.console import Console
 
 from app.bench import machine
 from app.bench.local import local_server, serving
-from app.bench.publish import output_file, publishable
-from app.bench.result import write_json
+from app.bench.publish import output_file, publishable, tell, write_each
+from app.bench.result import json_of
 from app.failures import StartError
 from app.progress import Bars
 from app.remote import reason, served_model
@@ -37,6 +37,7 @@ class Start(msgspec.Struct, frozen=True):
 def main(options: argparse.Namespace) -> int:
     out = output_file(options.json)
     arguments = serving(settings_of(options))
+    described = machine.describe()
     started = time.time()
     found: list[Start] = []
     with Bars(Console(stderr=True)) as bars:
@@ -45,23 +46,21 @@ def main(options: argparse.Namespace) -> int:
             bars.update("start", number / (options.repeat + 1), text)
             found.append(one_start(arguments))
     counted = found[1:]
+    result = {
+        "kind": "start",
+        "command": ["paceline", *publishable(sys.argv[1:])],
+        "time": started,
+        "machine": described,
+        "starts": counted,
+        "first": found[0],
+    }
+    written = write_each({out: lambda: json_of(result)} if out else {})
     times = [one.first_token_s for one in counted]
     print(
         f"First token after {min(times):.2f} to {max(times):.2f} s (median "
         f"{statistics.median(times):.2f}) in {len(times)} starts"
     )
-    if out:
-        result = {
-            "kind": "start",
-            "command": ["paceline", *publishable(sys.argv[1:])],
-            "time": started,
-            "machine": machine.describe(),
-            "starts": counted,
-            "first": found[0],
-        }
-        write_json(out, result)
-        print(f"Written to {out}")
-    return 0
+    return tell(written)
 
 
 def one_start(arguments: list[str]) -> Start:
@@ -70,12 +69,17 @@ def one_start(arguments: list[str]) -> Start:
     with local_server(arguments) as local:
         headers = {"Authorization": f"Bearer {local.key}"}
         body = {"model": served_model(local.url, local.key), "prompt": "Hello", "max_tokens": 1}
-        with httpx.Client(base_url=local.url, headers=headers, trust_env=False) as client:
-            answer = client.post("/v1/completions", json=body, timeout=600.0)
-            seconds = time.monotonic() - began
-            if answer.status_code != 200:
-                raise StartError(f"The server answers HTTP {answer.status_code}: {reason(answer)}")
-            engine = client.get("/api/state").json()["engine"]["pid"]
+        try:
+            with httpx.Client(base_url=local.url, headers=headers, trust_env=False) as client:
+                answer = client.post("/v1/completions", json=body, timeout=600.0)
+                seconds = time.monotonic() - began
+                if answer.status_code != 200:
+                    said = f"HTTP {answer.status_code}: {reason(answer)}"
+                    raise StartError(f"The server answers {said}")
+                engine = client.get("/api/state").json()["engine"]["pid"]
+        except httpx.HTTPError as error:
+            what = f"{type(error).__name__}: {error}"
+            raise StartError(f"The server stopped answering: {what}") from None
         return Start(round(seconds, 3), cpu_s(engine), cpu_s(local.pid))
 
 

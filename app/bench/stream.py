@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import httpx
 import msgspec
 from msgspec import Meta, Raw
 
 from app.bench.acceptance import Step
+from app.foreign_json import decode
+from app.remote import message_of
 
 LONGEST_LINE = 8 << 20
 LONGEST_STREAM = 256 << 20
-LONGEST_ERROR = 300
+LONGEST_ERROR = 1 << 20
 
 Count = Annotated[int, Meta(ge=0, le=1 << 40)]
 Kind = Literal["refused", "connection", "stalled", "cut", "malformed", "failed", "too_long"]
@@ -177,8 +179,8 @@ def payload(line: bytes) -> bytes | None:
 
 def decoded(data: bytes) -> Chunk:
     try:
-        return msgspec.json.decode(data, type=Chunk)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return decode(data, Chunk)
+    except msgspec.MsgspecError as error:
         shown = data[:80].decode("utf-8", "replace")
         raise Fault("malformed", f"an event is no chunk ({error}): {shown}") from None
 
@@ -192,7 +194,7 @@ def step_of(raw: Raw) -> Step:
     """A verify step from x_spec. A text that ends with a drafted token was cut: no token of the
     target's own came after it."""
     try:
-        found = msgspec.json.decode(raw, type=Provenance)
+        found = decode(raw, Provenance)
     except msgspec.MsgspecError as error:
         raise Fault("malformed", f"x_spec: {error}") from None
     cut = bool(found.pieces) and found.pieces[-1].kind == "accepted"
@@ -202,7 +204,7 @@ def step_of(raw: Raw) -> Step:
 def speculation_of(raw: Raw) -> Speculation:
     """Other servers may call something else `metrics`; then there is nothing to report."""
     try:
-        return msgspec.json.decode(raw, type=Metrics).speculative_decoding or Speculation()
+        return decode(raw, Metrics).speculative_decoding or Speculation()
     except msgspec.MsgspecError:
         return Speculation()
 
@@ -211,19 +213,6 @@ async def error_text(response: httpx.Response) -> str:
     body = b""
     async for part in response.aiter_bytes():
         body += part
-        if len(body) > 1 << 20:
+        if len(body) > LONGEST_ERROR:
             break
     return message_of(body)
-
-
-def message_of(body: bytes) -> str:
-    """The words of an error object ({"error": {"message"}}, {"detail"}, …), else what came."""
-    try:
-        found: Any = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        found = None
-    for name in ("error", "message", "detail"):
-        while isinstance(found, dict) and name in found:
-            found = found[name]
-    words = found if isinstance(found, str) else body.decode("utf-8", "replace")
-    return words[:LONGEST_ERROR]

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,8 +20,8 @@ from rich.table import Table
 from app.bench import machine
 from app.bench.experiments import PROGRAMS, ROOT, Experiment, chosen, shipped, values_of
 from app.bench.local import local_server, terminable
-from app.bench.publish import publishable
-from app.bench.result import write, write_json
+from app.bench.publish import publishable, tell, write_each
+from app.bench.result import json_of
 from app.bench.summary import summary
 from app.failures import SettingsError, StartError
 
@@ -56,7 +57,7 @@ class Report(msgspec.Struct, frozen=True):
 def main(options: argparse.Namespace) -> int:
     experiments = chosen(shipped(), options.only)
     values = values_of(options.set)
-    screen = Console(highlight=False)
+    screen = Console(highlight=False, markup=False)
     if options.list:
         show(experiments, values, screen)
         return 0
@@ -71,6 +72,7 @@ def main(options: argparse.Namespace) -> int:
     deadline = time.monotonic() + 60 * options.budget_min
     described = machine.describe()
     outcomes: list[Outcome] = []
+    written: dict[Path, str] = {}
     for number, one in enumerate(experiments, 1):
         screen.print(f"{number}/{len(experiments)} {one.name}: {one.title}")
         outcome = run(one, values, folder.resolve(), deadline)
@@ -78,10 +80,15 @@ def main(options: argparse.Namespace) -> int:
         note = f" ({outcome.note})" if outcome.note else ""
         screen.print(f"    {outcome.status}{note}, {outcome.seconds:.0f} s")
         # Written after each one, so that what was measured is there whatever comes.
-        write_json(folder / "suite.json", Report("suite", started, described, outcomes))
-        write(folder / "suite.md", document(outcomes, described).encode())
-    screen.print(f"Written to {folder / 'suite.json'} and {folder / 'suite.md'}")
-    return 1 if any(one.status in ("failed", "timed out") for one in outcomes) else 0
+        report = Report("suite", started, described, outcomes)
+        written = write_each(
+            {
+                folder / "suite.json": partial(json_of, report),
+                folder / "suite.md": lambda: document(outcomes, described).encode(),
+            }
+        )
+    failed = tell(written)
+    return 1 if failed or any(one.status in ("failed", "timed out") for one in outcomes) else 0
 
 
 def run(one: Experiment, values: Mapping[str, str], folder: Path, deadline: float) -> Outcome:
@@ -148,8 +155,9 @@ def execute(
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End the command and all that it started."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    """End the command and all that it started. First as Ctrl-C does, which lets a benchmark write
+    what it has measured so far."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -164,7 +172,7 @@ def result_of(out: Path, log: Path) -> Any:
     try:
         text = out.read_bytes() if out.exists() else last_line(log).encode()
         found = msgspec.json.decode(text[:LONGEST_ANSWER])
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, RecursionError):
         return None
     if isinstance(found, dict):
         found.pop("runs", None)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from app.bench.intervals import Ratio
 from app.bench.report import ALL, Row
@@ -20,7 +21,7 @@ def cells(row: Row, base: str, with_goodput: bool) -> dict[str, str]:
         "load": row.load.label,
         "category": row.category,
         "arm": row.mode,
-        "tokens/s": f"{row.tokens_per_s:.1f}" + ("" if row.counted else "*"),
+        "tokens/s": throughput(row),
         f"vs {base}": ratio(row.speedup),
         "95 %": interval(row.speedup),
         "regret": "-" if row.regret is None else f"{row.regret.value:+.1%}",
@@ -39,20 +40,24 @@ def cells(row: Row, base: str, with_goodput: bool) -> dict[str, str]:
 
 
 def show(found: Sequence[Row], base: str, console: Console) -> None:
-    """Print the rows, and acceptance by position where the server told it."""
+    """Print the rows, and acceptance by position where the server told it. Cells are Text: what a
+    file of prompts calls its categories is no markup."""
     if not found:
         console.print("Nothing was measured.")
         return
     with_goodput = any(row.goodput_per_s is not None for row in found)
     table = Table(box=None, header_style="bold", padding=(0, 1))
     for name in cells(found[0], base, with_goodput):
-        table.add_column(name, justify="left" if name in LEFT else "right")
+        table.add_column(Text(name), justify="left" if name in LEFT else "right")
     for row in found:
-        table.add_row(*cells(row, base, with_goodput).values(), end_section=row.category == ALL)
+        shown = map(Text, cells(row, base, with_goodput).values())
+        table.add_row(*shown, end_section=row.category == ALL)
     console.print(table)
     console.print(
-        f"vs {base}: speed of the same prompts, with its 95 % interval. regret: what is missing to "
-        "the fastest fixed arm of the row."
+        Text(
+            f"vs {base}: speed of the same prompts, with its 95 % interval. regret: what is "
+            "missing to the fastest fixed arm of the row."
+        )
     )
     if not all(row.counted for row in found):
         console.print("* The server counts no tokens: stream events were counted instead.")
@@ -75,7 +80,7 @@ def show_positions(found: Sequence[Row], console: Console) -> None:
         table.add_column(head, justify="left" if left else "right")
     for row, drafter, positions in entries:
         rates = [f"{one.rate:.2f}" for one in positions[:SHOWN_POSITIONS]]
-        table.add_row(row.load.label, row.mode, drafter, *rates)
+        table.add_row(*map(Text, (row.load.label, row.mode, drafter, *rates)))
     console.print(table)
 
 
@@ -92,6 +97,11 @@ def markdown(found: Sequence[Row], base: str) -> str:
 
 def escaped(line: Sequence[str]) -> list[str]:
     return [cell.replace("|", "\\|").replace("\n", " ") for cell in line]
+
+
+def throughput(row: Row) -> str:
+    """No number where there is no time: every chunk was cut."""
+    return f"{row.tokens_per_s:.1f}" + ("" if row.counted else "*") if row.wall_s else "-"
 
 
 def ratio(value: Ratio | None) -> str:

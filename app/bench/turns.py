@@ -19,10 +19,11 @@ from app.bench.client import Place, Run, empty
 from app.bench.peers.process import PeerError
 from app.bench.prompts import category
 from app.bench.schedule import rotated
-from app.bench.stream import message_of
 from app.bench.workloads import Prompt
 from app.failures import Failure
+from app.foreign_json import decode
 from app.progress import Bars
+from app.remote import reason
 
 REQUEST_S = 1800.0
 WARM_UP_TOKENS = 8
@@ -39,12 +40,19 @@ class Engine(Protocol):
     async def generate(self, prompts: Ids, max_tokens: int) -> tuple[float, list[list[int]]]: ...
 
 
+TokenIds = list[Annotated[int, Meta(ge=0)]]
+
+
 class OfChoice(msgspec.Struct, frozen=True):
-    token_ids: list[Annotated[int, Meta(ge=0)]]
+    token_ids: TokenIds
 
 
 class Completion(msgspec.Struct, frozen=True):
-    choices: list[OfChoice]
+    choices: Annotated[list[OfChoice], Meta(min_length=1)]
+
+
+class Tokenized(msgspec.Struct, frozen=True):
+    tokens: TokenIds
 
 
 class Ours:
@@ -82,10 +90,9 @@ class Ours:
         try:
             answer = await self._client.post("/v1/completions", json=body, timeout=REQUEST_S)
             if answer.status_code != 200:
-                said = message_of(answer.content)
-                raise PeerError(f"HTTP {answer.status_code}: {said}")
-            return msgspec.json.decode(answer.content, type=Completion).choices[0].token_ids
-        except (httpx.HTTPError, msgspec.MsgspecError, IndexError) as error:
+                raise PeerError(f"HTTP {answer.status_code}: {reason(answer)}")
+            return decode(answer.content, Completion).choices[0].token_ids
+        except (httpx.HTTPError, msgspec.MsgspecError) as error:
             raise PeerError(f"{type(error).__name__}: {error}") from None
 
 
@@ -171,11 +178,20 @@ class Turns:
             on_failed(error)
 
 
+def left_out(prompts: int, sizes: Sequence[int]) -> dict[int, int]:
+    """By batch size, how many prompts make no whole batch and are not run: in a shorter one fewer
+    requests would run at once than its row says. Only sizes that leave some out."""
+    return {size: rest for size in sizes if (rest := prompts % size)}
+
+
 async def token_ids(client: httpx.AsyncClient, name: str, prompt: Prompt) -> list[int]:
     """The prompt under the model's chat template, as all engines get it. Raises Failure."""
     body = {"model": name, "messages": [{"role": "user", "content": prompt.text}]}
-    answer = await client.post("/tokenize", json=body, timeout=60.0)
-    if answer.status_code != 200:
-        said = message_of(answer.content)
-        raise Failure(f"Prompt {prompt.question_id} cannot be tokenised: {said}")
-    return answer.json()["tokens"]
+    try:
+        answer = await client.post("/tokenize", json=body, timeout=60.0)
+        if answer.status_code == 200:
+            return decode(answer.content, Tokenized).tokens
+        why = reason(answer)
+    except (httpx.HTTPError, msgspec.MsgspecError) as error:
+        why = f"{type(error).__name__}: {error}"
+    raise Failure(f"Prompt {prompt.question_id} cannot be tokenised: {why}")

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from app.failures import SettingsError
+from app.foreign_json import decode
 
 LARGEST_FILE = 1 << 30
 """Bytes. A file is read whole."""
@@ -59,15 +60,15 @@ class Conversation(msgspec.Struct, frozen=True):
 
 def read_workload(path: Path) -> list[Prompt]:
     """The prompts of a file, or of all files of a folder. Raises SettingsError with the place."""
-    if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.suffix.lower() in READERS)
-        if not files:
-            raise SettingsError(f"--prompts {path}: the folder has no file of {kinds()}.")
-        return [prompt for file in files for prompt in read_workload(file)]
-    reader = READERS.get(path.suffix.lower())
-    if reader is None:
-        raise SettingsError(f"--prompts {path}: not one of {kinds()}.")
     try:
+        if path.is_dir():
+            files = sorted(file for file in path.iterdir() if file.suffix.lower() in READERS)
+            if not files:
+                raise SettingsError(f"--prompts {path}: the folder has no file of {kinds()}.")
+            return [prompt for file in files for prompt in read_workload(file)]
+        reader = READERS.get(path.suffix.lower())
+        if reader is None:
+            raise SettingsError(f"--prompts {path}: not one of {kinds()}.")
         size = path.stat().st_size
         if size > LARGEST_FILE:
             raise SettingsError(f"--prompts {path}: {size:,} bytes; at most {LARGEST_FILE:,}.")
@@ -90,7 +91,7 @@ def read_lines(path: Path) -> Iterator[Prompt]:
         if not text.strip():
             continue
         try:
-            line = msgspec.json.decode(text, type=Line)
+            line = decode(text, Line)
         except msgspec.MsgspecError as error:
             raise SettingsError(f"--prompts {path}, line {number}: {error}") from None
         yield from prompt_of(line, number, path)
@@ -109,7 +110,7 @@ def read_parquet(path: Path) -> Iterator[Prompt]:
         with pyarrow.parquet.ParquetFile(path) as file:
             there = [name for name in Line.__struct_fields__ if name in file.schema_arrow.names]
             rows = file.read(columns=there).to_pylist()
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, RecursionError) as error:
         raise SettingsError(f"--prompts {path}: {error}") from None
     for number, row in enumerate(rows, 1):
         yield from prompt_of(converted(row, Line, f"{path}, row {number}"), number, path)
@@ -118,12 +119,12 @@ def read_parquet(path: Path) -> Iterator[Prompt]:
 def read_sharegpt(path: Path) -> Iterator[Prompt]:
     """A ShareGPT list: what humans said there; entries that no human begins are left out."""
     try:
-        entries = msgspec.json.decode(path.read_bytes(), type=list[msgspec.Raw])
+        entries = decode(path.read_bytes(), list[msgspec.Raw])
     except msgspec.MsgspecError as error:
         raise SettingsError(f"--prompts {path}: {error}") from None
     for number, raw in enumerate(entries, 1):
         try:
-            entry = msgspec.json.decode(raw, type=Conversation)
+            entry = decode(raw, Conversation)
         except msgspec.MsgspecError as error:
             raise SettingsError(f"--prompts {path}, entry {number}: {error}") from None
         said = entry.conversations

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
 
-from app.bench.publish import output_file
+from app.bench.publish import output_file, tell, write_each
 from app.failures import Failure
 from app.progress import Bars
 from app.simulate.config import Config, read_config
+from app.simulate.output import output_folder
 from controller.policies import ADAPTIVE
-from controller.simulate.cells import find_traces, label, make_cells
+from controller.simulate.cells import find_traces, labels, make_cells
 from controller.simulate.fleet import bounds, simulate
 from controller.simulate.plots import course_plots, suite_plots
 from controller.simulate.rows import Row, compare
@@ -44,7 +44,7 @@ def simulate_all(
 ) -> int:
     """Every policy of the configuration in turn, then a table, JSON and plots. folder: what its
     paths are relative to. Raises Failure naming the source for what does not fit together."""
-    out, plots = output_file(json), output_file(plot, "--plot")
+    out, plots = output_file(json, "--json"), output_file(plot, "--plot")
     try:
         scenario, choices = config.scenario(folder), config.choices
         rows = bounds(scenario)
@@ -61,20 +61,20 @@ def simulate_all(
     except (ValueError, OSError) as error:
         raise Failure(f"{source}: {error}") from None
     rows = compare(rows)
-    _print_table(rows)
+    files: dict[Path, Callable[[], bytes]] = {}
     if out:
-        _write(out, {"config": msgspec.to_builtins(config), "rows": rows})
+        files[out] = lambda: _json({"config": msgspec.to_builtins(config), "rows": rows})
     if plots:
-        plots.write_text(course_plots(rows), encoding="utf-8")
-    return 0
+        files[plots] = lambda: course_plots(rows).encode()
+    written = write_each(files)
+    _print_table(rows)
+    return tell(written)
 
 
 def suite(options: argparse.Namespace) -> int:
     """The figures of the controller over a folder of acceptance traces."""
-    out = output_file(options.json)
-    plots = Path(options.plots) if options.plots else None
-    if plots and not plots.is_dir():
-        raise Failure(f"--plots {plots}: there is no such folder")
+    out = output_file(options.json, "--json")
+    plots = output_folder(options.plots, "--plots")
     policies = _policies(options.policies)
     begin = time.monotonic()
     try:
@@ -90,29 +90,27 @@ def suite(options: argparse.Namespace) -> int:
         raise Failure(str(error)) from None
     rows = judge(cells, [one for number in sorted(parts) for one in parts[number]])
     found = figures(rows)
+    result = {
+        **found,
+        "seed": options.seed,
+        "scale": options.scale,
+        "seconds": round(time.monotonic() - begin, 1),
+        "traces": list(labels(traces).values()),
+        "policies": {name: figures(rows, name) for name in policies},
+        "rows": rows,
+    }
+    files: dict[Path, Callable[[], bytes]] = {out: lambda: _json(result)} if out else {}
+    if plots:
+        for name, text in suite_plots(rows, ADAPTIVE).items():
+            files[plots / name] = text.encode
+    written = write_each(files)
     for cell in cells:
         print(f"\n{cell.name}")
         _print_table([one for one in rows if one["cell"] == cell.name])
     print()
     for name, value in _flat(found):
         print(f"{name}: {'-' if value is None else value}")
-    if out:
-        _write(
-            out,
-            {
-                **found,
-                "seed": options.seed,
-                "scale": options.scale,
-                "seconds": round(time.monotonic() - begin, 1),
-                "traces": [label(str(path)) for path in traces],
-                "policies": {name: figures(rows, name) for name in policies},
-                "rows": rows,
-            },
-        )
-    if plots:
-        for name, text in suite_plots(rows, ADAPTIVE).items():
-            (plots / name).write_text(text, encoding="utf-8")
-    return 0
+    return tell(written)
 
 
 def _policies(given: tuple[str, ...]) -> tuple[str, ...]:
@@ -174,6 +172,5 @@ def _flat(found: Row, head: str = "") -> list[tuple[str, object]]:
     return flat
 
 
-def _write(path: Path, result: object) -> None:
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
-    Console(stderr=True).print(f"Wrote {path}", highlight=False)
+def _json(result: object) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n"

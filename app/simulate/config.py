@@ -18,25 +18,23 @@ from app.simulate.tables import (
     MachineTable,
     OpenLoad,
     RampLoad,
-    RatesTable,
     RecordedLoad,
     SettingTable,
     Table,
     TextsTable,
 )
+from app.simulate.texts import check_drafters, read_texts, recorded
 from controller.contract import Setting
 from controller.simulate import load
+from controller.simulate.arrival_file import Came, read_arrivals
 from controller.simulate.drafters import SimulatedDrafter, draft_model, head, lookup
 from controller.simulate.fleet import Deal, Scenario
 from controller.simulate.machine import Machine
 from controller.simulate.machines import HARDWARE, MODELS, Hardware
-from controller.simulate.policy import SERVES, Choice, parse_choice
-from controller.simulate.recorded_texts import recorded_texts
-from controller.simulate.recording import Recording, is_recording, read_recording
+from controller.simulate.policy import SERVES, Choice, check_named, parse_choice
+from controller.simulate.recording import is_recording
 from controller.simulate.step_cost import StepCost, roofline
-from controller.simulate.synthetic import RECIPES, Rates, Recipe, make_texts
-from controller.simulate.texts import Library, Text
-from controller.simulate.traces import read_traces
+from controller.simulate.texts import Library
 
 T = TypeVar("T")
 
@@ -54,14 +52,21 @@ class Config(Table, frozen=True):
 
     @property
     def choices(self) -> list[Choice]:
-        """ValueError for a policy or an option that there is not."""
-        return [parse_choice(text) for text in self.policies]
+        """ValueError for a policy, an option or a drafter that there is not."""
+        found = [parse_choice(text) for text in self.policies]
+        for choice in found:
+            check_named(choice, [one.name for one in self.drafters])
+        return found
 
     def scenario(self, folder: Path) -> Scenario:
         """folder: what paths in the file are relative to. ValueError for what does not fit
         together, OSError for a file that cannot be read."""
         machine = _machine(self.machine, self.drafters)
-        texts = {one.name: _texts(one, folder, self.seed) for one in self.texts}
+        corpora = {one.name: read_texts(one, folder, self.seed) for one in self.texts}
+        if len(corpora) < len(self.texts):
+            raise ValueError("texts: each needs a name of its own")
+        check_drafters(self.drafters, corpora)
+        texts = {name: corpus.texts for name, corpus in corpora.items()}
         setting = Setting(
             self.setting.mode,
             self.setting.drafter,
@@ -100,20 +105,15 @@ class Config(Table, frozen=True):
 
 
 def read_config(path: Path) -> Config:
-    """Failure with the field and what it takes for anything that is wrong."""
+    """Raises Failure with the field and what it takes for anything that is wrong."""
     try:
         return msgspec.toml.decode(path.read_bytes(), type=Config)
     except OSError as error:
         raise Failure(f"{path}: {error.strerror or error}") from None
     except (msgspec.DecodeError, ValueError) as error:
         raise Failure(f"{path}: {error}") from None
-
-
-@lru_cache(maxsize=4)
-def recorded(path: Path) -> Recording:
-    """A recording, which texts and arrivals of every policy and replica come from. See
-    read_recording."""
-    return read_recording(path)
+    except RecursionError:
+        raise Failure(f"{path}: its values are nested too deeply") from None
 
 
 def _named(kind: str, name: str, table: dict[str, T]) -> T:
@@ -160,30 +160,10 @@ def _drafter(
     return draft_model(table.name, own, MODELS[machine.model], hardware)
 
 
-def _texts(table: TextsTable, folder: Path, seed: int) -> list[Text]:
-    given = [table.trace, table.recording, table.synthetic, table.drafters or None]
-    if sum(one is not None for one in given) != 1:
-        raise ValueError(f"texts.{table.name}: give one of trace, recording, synthetic, drafters")
-    if table.trace is not None:
-        return read_traces(folder / table.trace)
-    if table.recording is not None:
-        return recorded_texts(recorded(folder / table.recording), seed)
-    recipe = Recipe(
-        _rates(table.drafters),
-        table.prompt,
-        table.output,
-        [(one.at, _rates(one.drafters)) for one in table.breaks],
-    )
-    if table.synthetic is not None:
-        recipe = _named(f"texts.{table.name}.synthetic", table.synthetic, RECIPES)
-    return make_texts(recipe, table.count, seed)
-
-
-def _rates(tables: dict[str, RatesTable]) -> dict[str, Rates]:
-    return {
-        name: Rates(one.hot, one.cold, one.heat, one.keep, one.match)
-        for name, one in tables.items()
-    }
+@lru_cache(maxsize=4)
+def _came(path: Path, seconds: float, speed: float) -> list[Came]:
+    """Read once for all policies and replicas."""
+    return read_arrivals(path, seconds, speed, load.MOST_ARRIVALS)
 
 
 def _deal(table: OpenLoad, folder: Path, replicas: int) -> Deal:
@@ -197,9 +177,8 @@ def _deal(table: OpenLoad, folder: Path, replicas: int) -> Deal:
                 recorded(path), table.texts, library, seconds=table.seconds, speed=table.speed
             )
         else:
-            found = load.recorded(
-                path, table.texts, library, rng, seconds=table.seconds, speed=table.speed
-            )
+            came = _came(path, table.seconds, table.speed)
+            found = load.recorded(came, table.texts, library, rng)
         return load.thin(found, replicas, replica)
 
     if isinstance(table, RecordedLoad):

@@ -10,8 +10,9 @@ from typing import Any
 from app.failures import Failure
 from app.progress import Bars
 from app.simulate.command import simulate_all
-from app.simulate.config import Config, recorded
+from app.simulate.config import Config
 from app.simulate.tables import DrafterTable, MachineTable, RecordedLoad, SettingTable, TextsTable
+from app.simulate.texts import recorded
 from controller.policies import ADAPTIVE
 from controller.simulate.machines import HARDWARE, MODELS
 from controller.simulate.recording import Recording
@@ -28,7 +29,7 @@ LONGEST_RUN_S = 1e7
 def replay(options: argparse.Namespace) -> int:
     """Every policy over the recorded requests, each when it came, on a machine that is described by
     the recording as far as the options do not."""
-    path = Path(options.recording)
+    path = Path(options.recording).absolute()
     try:
         with Bars() as bars:
             bars.update("read", 0.0, "the recording")
@@ -37,7 +38,7 @@ def replay(options: argparse.Namespace) -> int:
     except ValueError as error:
         raise Failure(str(error)) from None
     except OSError as error:
-        raise Failure(f"{path}: {error.strerror or error}") from None
+        raise Failure(f"{options.recording}: {error.strerror or error}") from None
     config = Config(
         machine=_machine(options, recording.head),
         drafters=_drafters(recording),
@@ -47,7 +48,7 @@ def replay(options: argparse.Namespace) -> int:
         setting=SettingTable(max_draft_length=_longest(recording.head)),
         seed=options.seed,
     )
-    return simulate_all(config, path.resolve().parent, path.name, options.json, options.plot)
+    return simulate_all(config, path.parent, path.name, options.json, options.plot)
 
 
 def _machine(options: argparse.Namespace, head: Mapping[str, Any]) -> MachineTable:

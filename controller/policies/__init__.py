@@ -18,7 +18,7 @@ from controller.policies.options import Options
 from controller.policies.tensorrt_schedule import TensorrtSchedule
 from controller.policies.ucb import Ucb
 
-__all__ = ["ADAPTIVE", "NAMES", "PolicyInputs", "make"]
+__all__ = ["ADAPTIVE", "NAMES", "PolicyInputs", "check_options", "make"]
 
 ADAPTIVE = "adaptive"
 
@@ -60,4 +60,11 @@ def make(name: str, inputs: PolicyInputs) -> Controller:
         raise ValueError(f"policy: {name[:64]!r} is not one of {', '.join(NAMES)}")
     policy = kind(inputs)
     policy.options.finish()
+    policy.check_options()
     return policy
+
+
+def check_options(controller: Controller) -> None:
+    """OptionError when its options make no sense with the drafters that it has got by now."""
+    if isinstance(controller, Policy):
+        controller.check_options()

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from controller.contract import NONE, Allotment, RequestOutcome, StepOutcome
-from controller.policies.base import Pick, Policy, Step
+from controller.policies.base import Policy, Step
 from controller.policies.fixed import steady, uniform
 from controller.policies.gate import Gate, acceptance_rate
 from controller.policies.inputs import PolicyInputs
 from controller.policies.options import LONGEST_DRAFT
+from controller.policies.placing import Pick
 from controller.policies.reasons import GATE_CLOSED, GATE_OPEN
 from controller.policies.recorder import Stand
 
@@ -33,6 +34,10 @@ class AcceptanceGate(Policy):
         threshold = self.options.real("threshold", 0.3, 0.0, 1.0)
         self._gate = Gate(self._window, threshold, self.options.whole("pause_steps", 256, 1, 10**6))
 
+    @property
+    def rests(self) -> bool:
+        return self._gate.rests or not self._length
+
     def choose(self, step: Step) -> list[Pick]:
         self._gate.tick()
         length = 0 if self._gate.closed else self._length
@@ -50,7 +55,12 @@ class AcceptanceGate(Policy):
         clause = f"D = {self._length} while the acceptance rate stays above {gate.threshold:g}"
         return steady(self.main(self._drafter), self._drafter, self._length, GATE_OPEN, clause)
 
-    def learn(self, outcome: StepOutcome, own: Sequence[RequestOutcome]) -> None:
+    def learn(
+        self,
+        outcome: StepOutcome,
+        own: Sequence[RequestOutcome],
+        whole: Sequence[RequestOutcome],
+    ) -> None:
         rate = acceptance_rate(own)
         if rate is not None:
             self._gate.record(rate)

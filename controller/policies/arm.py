@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
-from controller.contract import Controller, Decision, RequestOutcome, StepOutcome
+from controller.contract import Controller, Decision, StepOutcome
 from controller.policies.intervals import Estimate, Ratio
 
 MAX_REQUESTS = 4096
 
 MEASURES = ("acceptance_length", "tokens_per_request_second", "tokens_per_row_second")
 """Tokens per request and step; per second that a request waits for its steps; and per second of
-the device when each step's time is shared by rows."""
+the device, of which an arm has the time of its rows and of its own drafts."""
 
 
 @dataclass(slots=True)
 class _Account:
-    """tokens committed in `steps` steps; waited: seconds of these steps; shared: seconds of them by
-    the request's part of the rows."""
+    """tokens committed in `steps` steps; waited: seconds of these steps; shared: the request's part
+    (by rows) of the seconds that its arm caused in them."""
 
     steps: int = 0
     tokens: int = 0
@@ -50,13 +50,13 @@ class Arm:
             requests=requests,
         )
 
-    def count(self, outcome: StepOutcome, own: tuple[RequestOutcome, ...]) -> None:
-        """Add what the arm's requests got from a step. outcome: of the whole step."""
-        share = outcome.rows / (outcome.rows + outcome.prefill_rows)
-        beside = outcome.draft_ms + outcome.overhead_ms
-        waited = (outcome.verify_ms + beside) / 1000.0
-        per_row = (outcome.verify_ms * share + beside) / 1000.0 / outcome.rows
-        for one in own:
+    def count(self, outcome: StepOutcome, part: StepOutcome) -> None:
+        """Add what the arm's requests got from a step. outcome: the whole step, which they waited
+        for; part: what the arm caused of it."""
+        waited = (outcome.verify_ms + outcome.draft_ms + outcome.overhead_ms) / 1000.0
+        share = part.rows / (part.rows + part.prefill_rows)
+        caused = (part.verify_ms * share + part.draft_ms + part.overhead_ms) / 1000.0
+        for one in part.per_request:
             account = self._running.get(one.request)
             if account is None:
                 account = self._running[one.request] = _Account()
@@ -65,7 +65,7 @@ class Arm:
             account.steps += 1
             account.tokens += one.committed
             account.waited += waited
-            account.shared += per_row * (1 + one.drafted)
+            account.shared += caused * (1 + one.drafted) / part.rows
 
     def forget(self, request: int) -> None:
         """The request has ended."""

@@ -7,9 +7,9 @@ wishes, pins, caps, disabled drafters and the room of the step are applied here,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from controller.acceptance import Acceptance
 from controller.contract import (
@@ -25,36 +25,26 @@ from controller.contract import (
     Setting,
     StepOutcome,
     WhatIf,
+    Wish,
 )
 from controller.credit import Credit
 from controller.decision import summary
 from controller.guards import RequestGuard
 from controller.journal import words
-from controller.limits import Beyond
 from controller.outlook import what_if
 from controller.policies.flight import Flight
 from controller.policies.inputs import PolicyInputs
-from controller.policies.limiting import Forecast, Limits
-from controller.policies.openings import Opening, find_openings, fit
+from controller.policies.limiting import Limits
+from controller.policies.offered import OfferedShares
+from controller.policies.openings import Opening, find_openings
 from controller.policies.options import AUTO, Options
+from controller.policies.placing import Pick, place, rows_of, uncut
 from controller.policies.predicting import predict
 from controller.policies.recorder import Recorder, Stand, by_operator
-from controller.precedence import check_setting, room_of
+from controller.precedence import check_setting, room_of, rule_for
 from controller.schedule import at_batch
 
-Pick = tuple[str, int]
-"""(drafter, D)."""
-
-PLAIN: Pick = (NONE, 0)
-
-
-def rows_of(allotted: Mapping[int, Allotment]) -> int:
-    """Drafted rows of allotments."""
-    return sum(one.length for one in allotted.values())
-
-
-OFFERED_RATE = 1 / 64
-"""How fast the share of requests with an offer follows."""
+NO_WISH = Wish()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +61,14 @@ class Step:
     def size(self) -> int:
         """Decoding requests, also those that are not left to the policy."""
         return len(self.batch.requests)
+
+
+class Left(NamedTuple):
+    """Of a planned step, the requests that were left to the policy, and those of them that got what
+    it chose (see `uncut`)."""
+
+    requests: frozenset[int]
+    whole: frozenset[int]
 
 
 class Policy(ABC):
@@ -92,8 +90,10 @@ class Policy(ABC):
         self._enabled = set(self.drafters)
         self._recorder = Recorder(self.name, inputs.clock)
         self._credit = Credit(self.acceptance, RequestGuard())
-        self._left: Flight[frozenset[int]] = Flight()
-        self._offered: dict[str, float] = {}
+        self._drafter = AUTO
+        """The drafter that the policy's options name, set by the subclasses that have such one."""
+        self._left: Flight[Left] = Flight()
+        self._offered = OfferedShares()
         self._limits = Limits()
 
     # --- the rule -----------------------------------------------------------------------------
@@ -106,8 +106,29 @@ class Policy(ABC):
     def stand(self, step: Step, allotments: Sequence[Allotment]) -> Stand:
         """What the policy stands for after it chose."""
 
-    def learn(self, outcome: StepOutcome, own: Sequence[RequestOutcome]) -> None:
-        """A planned step was measured. own: what the requests got that were left to the policy."""
+    def learn(
+        self,
+        outcome: StepOutcome,
+        own: Sequence[RequestOutcome],
+        whole: Sequence[RequestOutcome],
+    ) -> None:
+        """A planned step was measured. own: what the requests got that were left to the policy.
+        whole: those of them whose D is the one that it chose; what the others got says how a
+        shorter D does."""
+        return
+
+    @property
+    def rests(self) -> bool:
+        """Whether the rule gives nobody a draft in the next step, whatever there is to draft for
+        and with whom."""
+        return False
+
+    def preferred(self, opening: Opening) -> str | None:
+        """The policy's own drafter for a request whose D somebody set; None where it has none."""
+        return self.main(self._drafter)
+
+    def check_options(self) -> None:
+        """OptionError for options that make no sense with the drafters that there are now."""
         return
 
     def forgotten(self, drafter: str) -> None:
@@ -165,16 +186,24 @@ class Policy(ABC):
         self.drafters = tuple(one for one in self.drafters if one != name)
         self.models = tuple(one for one in self.models if one != name)
         self._enabled.discard(name)
-        self._offered.pop(name, None)
+        self._offered.forget(name)
         self.acceptance.forget_drafter(name)
         self.cost.forget_drafter(name)
+        self._limits.forget(name)
         self.forgotten(name)
         self._tell(f"The drafter {name} was unloaded.")
 
     @property
     def attentive(self) -> bool:
-        """Always: none of these rules reckons with what looking for drafts costs."""
-        return True
+        """While anybody may draft who does not ask for it himself (those are asked for anyway).
+        None of these rules reckons with what looking for drafts costs."""
+        setting = self._setting
+        rule = rule_for(NO_WISH, setting)
+        if rule.length == 0 or setting.max_draft_length < 1 or setting.max_drafting_requests == 0:
+            return False
+        if self.rests and rule.length is None and not setting.schedule:
+            return False
+        return (rule.drafter or self.main(self._drafter)) in self._enabled
 
     def _tell(self, sentence: str) -> None:
         if self._recorder.ledger.current is not None:
@@ -185,30 +214,40 @@ class Policy(ABC):
     def plan(self, batch: BatchView, offers: Sequence[Offer]) -> Plan:
         if not batch.requests:
             return Plan(())
+        self.acceptance.meet(batch.requests)
         setting = at_batch(self._setting, len(batch.requests))
         openings = find_openings(batch, offers, setting, self._enabled)
-        self._count(len(batch.requests), offers)
+        mine = len(batch.requests) - len(batch.elsewhere)
+        if self.attentive and mine:  # else nobody was asked: what was offered before still stands
+            self._offered.add(self._enabled, mine, offers)
         room = room_of(batch, setting)
         given = [one for one in openings if one.length is not None]
         asked = [self._given(one) for one in given]
-        allotted = self._place(given, asked, room)
+        allotted = place(given, asked, room)
         left = [one for one in openings if one.length is None]
         context = sum(request.context_len for request in batch.requests)
         step = Step(batch, left, room - rows_of(allotted), context)
         chosen = self.choose(step)
-        allotted |= self._place(left, chosen, step.room)
-        limited = setting.tpot_target_ms is not None or setting.draft_budget is not None
+        allotted |= place(left, chosen, step.room)
+        limited = setting.mode != "off" and (
+            setting.tpot_target_ms is not None or setting.draft_budget is not None
+        )
         if limited:
-            allotted = self._limit(setting, batch, (given, asked), (left, chosen), allotted)
+            allotted = self._limits.within(
+                setting, batch, (given, asked), (left, chosen), self.cost, self.acceptance
+            )
         allotments = tuple(
             [
-                allotted.get(place) or Allotment(request.id, NONE, 0)
-                for place, request in enumerate(batch.requests)
+                allotted.get(number) or Allotment(request.id, NONE, 0)
+                for number, request in enumerate(batch.requests)
             ]
         )
-        self._left.note(batch.step, frozenset(one.request.id for one in left))
-        stand = self._limits.stand(allotments) if limited else None
-        stand = stand or by_operator(setting, self._enabled) or self.stand(step, allotments)
+        requests = frozenset([one.request.id for one in left])
+        whole = uncut(left, chosen, allotted, setting.max_draft_length)
+        self._left.note(batch.step, Left(requests, whole))
+        own = [one for one in allotments if one.request not in batch.elsewhere]
+        stand = self._limits.stand(own) if limited else None
+        stand = stand or by_operator(setting, self._enabled) or self.stand(step, own)
         decision = self._recorder.write(
             batch,
             self._setting,
@@ -216,72 +255,35 @@ class Policy(ABC):
             stand,
             {
                 "context": round(context / step.size, 1),
-                **self._limits.inputs(),
+                **(self._limits.inputs() if limited else {}),
                 **self.describe(),
             },
-            lambda stand: self._price(stand, step.size, context),
+            lambda stand: self._price(stand, batch, context // step.size),
         )
         return Plan(allotments, decision)
 
     def _given(self, opening: Opening) -> Pick:
-        """A D that somebody set; where nobody named the drafter, the policy's own."""
-        drafter = opening.who(self.main(AUTO))
+        """A D that somebody set; where nobody named the drafter, the policy's own, and where that
+        one has no draft any other."""
+        drafter = opening.who(self.preferred(opening))
         if drafter is None:
             drafter = next(name for name in self.drafters if name in opening.offers)
         return drafter, opening.length or 0
 
-    def _place(
-        self, openings: Sequence[Opening], picks: Sequence[Pick], room: int
-    ) -> dict[int, Allotment]:
-        """Allotments by place in the batch, cut to what the openings allow and to the room."""
-        wanted = [
-            min(length, one.longest(drafter)) if drafter in one.offers else 0
-            for one, (drafter, length) in zip(openings, picks, strict=True)
-        ]
-        lengths = fit(wanted, [one.request.id for one in openings], room)
-        return {
-            one.place: Allotment(one.request.id, drafter, length)
-            for one, (drafter, _), length in zip(openings, picks, lengths, strict=True)
-            if length > 0
-        }
+    def _price(
+        self, stand: Stand, batch: BatchView, context_len: int
+    ) -> tuple[Candidate, list[Candidate]]:
+        """The stand and the alternatives to it, as plans for the policy's own requests among those
+        of the batch."""
+        size = len(batch.requests)
+        own = (size - len(batch.elsewhere)) / size
 
-    def _limit(
-        self,
-        setting: Setting,
-        batch: BatchView,
-        given: tuple[Sequence[Opening], Sequence[Pick]],
-        left: tuple[Sequence[Opening], Sequence[Pick]],
-        allotted: dict[int, Allotment],
-    ) -> dict[int, Allotment]:
-        """The plan within the operator's constraints. given, left: who it was made for, and what
-        they were to have. allotted: the plan within the budget."""
-        offers = {one.place: one.offers for one in (*given[0], *left[0])}
+        def offered(drafter: str) -> float:
+            return own * self._offered.of(drafter)
+
         models = (self.cost, self.acceptance)
-        room, free_room, by_budget = room_of(batch, setting), max(batch.free_rows, 0), None
-        if room < free_room:
-            whole = self._place(*given, free_room)
-            whole |= self._place(*left, free_room - rows_of(whole))
-            if rows_of(whole) > room:
-                forecast = Forecast(batch, whole, offers, *models)
-                by_budget = Beyond(forecast.goodput(forecast.lengths), rows_of(whole))
-        forecast = Forecast(batch, allotted, offers, *models)
-        return self._limits.apply(setting, forecast, allotted, by_budget)
-
-    def _count(self, size: int, offers: Sequence[Offer]) -> None:
-        """Follow the share of requests that each drafter has an offer for."""
-        counts = dict.fromkeys(self.drafters, 0)
-        for offer in offers:
-            if offer.drafter in counts:
-                counts[offer.drafter] += 1
-        for name, count in counts.items():
-            share = min(count / size, 1.0)
-            old = self._offered.get(name, share)
-            self._offered[name] = old + OFFERED_RATE * (share - old)
-
-    def _price(self, stand: Stand, size: int, context: int) -> tuple[Candidate, list[Candidate]]:
-        mean, models = context // size, (self.cost, self.acceptance)
-        chosen = predict(stand.drafter, stand.length, size, mean, *models, self._share)
-        others = self.what_if(size, mean).candidates
+        chosen = predict(stand.drafter, stand.length, size, context_len, *models, offered)
+        others = self._what_if(size, context_len, offered).candidates
         key = (chosen.drafter, chosen.draft_length)
         return chosen, [one for one in others if (one.drafter, one.draft_length) != key]
 
@@ -292,9 +294,9 @@ class Policy(ABC):
         self.cost.observe(outcome)
         self._credit.step(outcome.per_request, None)
         left = self._left.take(outcome.step)
-        if left:
-            own = [one for one in outcome.per_request if one.request in left]
-            self.learn(outcome, own)
+        if left is not None and left.requests:
+            own = [one for one in outcome.per_request if one.request in left.requests]
+            self.learn(outcome, own, [one for one in own if one.request in left.whole])
 
     def forget(self, request: int) -> None:
         self.acceptance.forget(request)
@@ -307,19 +309,14 @@ class Policy(ABC):
     def what_if(self, batch_size: int, context_len: int) -> WhatIf:
         """Predicted goodput of uniform lengths, whatever the policy itself would choose.
         ValueError below one request or at a negative context."""
-        return what_if(
-            batch_size,
-            context_len,
-            sorted(self._enabled),
-            self._setting.max_draft_length,
-            self.cost,
-            self.acceptance,
-            self._share,
-        )
+        return self._what_if(batch_size, context_len, self._offered.of)
 
-    def _share(self, drafter: str) -> float:
-        """The recent share of requests that the drafter has a draft for."""
-        return self._offered.get(drafter, 1.0)
+    def _what_if(
+        self, batch_size: int, context_len: int, offered: Callable[[str], float]
+    ) -> WhatIf:
+        most = self._setting.max_draft_length
+        models = (self.cost, self.acceptance)
+        return what_if(batch_size, context_len, sorted(self._enabled), most, *models, offered)
 
     def report(self) -> dict[str, object]:
         ledger = self._recorder.ledger

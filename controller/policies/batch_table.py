@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from controller.contract import Allotment
-from controller.policies.base import Pick, Policy, Step
+from controller.policies.base import Policy, Step
 from controller.policies.fixed import steady, uniform
 from controller.policies.inputs import PolicyInputs
 from controller.policies.options import LONGEST_DRAFT
+from controller.policies.placing import Pick
 from controller.policies.reasons import TABLE
 from controller.policies.recorder import Stand
 

@@ -5,7 +5,7 @@ while EMA > D - 0.5, down to the tier before, p, while EMA <= p - 0.5 + hysteres
 hysteresis for p = 0); EMA with rate 0.2 of the batch's mean of accepted tokens; 10 steps ignored,
 then every 5th step decides. A slot at D = 0 tries its next tier at every decision. The mean is
 capped by the D in force, and no cost is measured. SGLang rounds the batch up to a captured size
-first; here it counts as it is.
+first; here it counts as it is. Drafts that limits cut do not count, since short ones accept less.
 """
 
 from __future__ import annotations
@@ -15,21 +15,27 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from controller.contract import Allotment, RequestOutcome, StepOutcome
-from controller.policies.base import Pick, Policy, Step
+from controller.policies.base import Policy, Step
 from controller.policies.fixed import steady, uniform
 from controller.policies.flight import Flight
 from controller.policies.inputs import PolicyInputs
 from controller.policies.options import LARGEST_BATCH, LONGEST_DRAFT, MOST_ENTRIES, OptionError
+from controller.policies.placing import Pick
 from controller.policies.reasons import TABLE, TIER_DOWN, TIER_TRIAL, TIER_UP
 from controller.policies.recorder import Stand
 
+START = 3
+LASTING = 32
+"""A limit that has cut all drafts in so many steps in a row is there to stay: what it leaves of D
+is then what the tiers are judged by."""
 DEFAULT = "1:1/3/5/7@-0.25,8:0/1/3,32:0/1,64:0"
 """SGLang's: from 1 request on the tiers 1, 3, 5, 7 with hysteresis -0.25, from 8 on 0, 1, 3, ..."""
 
 
 class Slot:
     """The tiers from one batch size on, their mean and the D in force. before: the D that was in
-    force until it changed last. measured: the mean holds more than where it starts."""
+    force until it changed last. measured: the mean holds more than where it starts. cut: steps in a
+    row that drafted, and nothing of it at the D in force."""
 
     def __init__(self, tiers: Sequence[int], hysteresis: float, start: int) -> None:
         self.tiers = tuple(tiers)
@@ -37,6 +43,7 @@ class Slot:
         self.mean = float(self.length - 1)
         self.before = self.length
         self.measured = False
+        self.cut = 0
         self._hysteresis = hysteresis
         self._steps = 0
 
@@ -82,8 +89,10 @@ class EmaTiers(Policy):
         super().__init__(inputs)
         options = self.options
         self._drafter = options.drafter()
-        start = options.whole("draft_length", 3, 0, LONGEST_DRAFT)
+        start = options.whole("draft_length", START, 0, LONGEST_DRAFT)
         self._slots = _slots(options.text("tiers", DEFAULT), start)
+        if start != START and not any(start in slot.tiers for _, slot in self._slots):
+            raise OptionError(f"draft_length: {start} is none of the D in tiers; give one of these")
         self._starts = [first for first, _ in self._slots]
         self._rate = options.real("ema_rate", 0.2, 0.001, 1.0)
         self._warm_up = options.whole("warm_up_steps", 10, 0, 100_000)
@@ -116,12 +125,22 @@ class EmaTiers(Policy):
         )
         return steady(self.main(self._drafter), self._drafter, slot.length, reason, clause)
 
-    def learn(self, outcome: StepOutcome, own: Sequence[RequestOutcome]) -> None:
+    def learn(
+        self,
+        outcome: StepOutcome,
+        own: Sequence[RequestOutcome],
+        whole: Sequence[RequestOutcome],
+    ) -> None:
         slot, length = self.slot(outcome.requests), self._ran.take(outcome.step)
         if length != slot.length:
             return  # it ran with another D, which says nothing about this one
-        accepted = [one.accepted for one in own if one.drafted or not length]
-        slot.update(accepted, self._rate, self._warm_up, self._interval)
+        told = [one for one in whole if one.drafted or not length]
+        if told:
+            slot.cut = 0
+        elif any(one.drafted for one in own):
+            slot.cut += 1
+            told = [one for one in own if one.drafted and slot.cut > LASTING]
+        slot.update([one.accepted for one in told], self._rate, self._warm_up, self._interval)
 
     def describe(self) -> Mapping[str, object]:
         return {

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from controller.contract import NONE, Allotment
-from controller.policies.base import PLAIN, Pick, Policy, Step
+from controller.policies.base import Policy, Step
 from controller.policies.inputs import PolicyInputs
 from controller.policies.options import LONGEST_DRAFT
+from controller.policies.placing import PLAIN, Pick
 from controller.policies.reasons import RULE
 from controller.policies.recorder import Stand
 
@@ -31,6 +32,10 @@ class Fixed(Policy):
         super().__init__(inputs)
         self._drafter = self.options.drafter()
         self._length = self.options.whole("draft_length", 4, 0, LONGEST_DRAFT)
+
+    @property
+    def rests(self) -> bool:
+        return not self._length
 
     def choose(self, step: Step) -> list[Pick]:
         return uniform(step, self.main(self._drafter), self._length)

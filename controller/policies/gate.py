@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from controller.contract import RequestOutcome
+from controller.contract import NONE, RequestOutcome
 
 
 class Gate:
@@ -34,6 +34,11 @@ class Gate:
         self._rates.clear()
         return True
 
+    @property
+    def rests(self) -> bool:
+        """Whether it is closed in the next step too, for good or because the pause goes on."""
+        return self.closed and self.left != 1
+
     def tick(self) -> bool:
         """One planned step. True when the gate opens again with it."""
         if not self.left:
@@ -45,7 +50,13 @@ class Gate:
         return True
 
 
+def rejected(one: RequestOutcome) -> bool:
+    """Whether a draft ended with a token that was not accepted, or with one that a mask ruled out;
+    what a cut draft would have ended with is not known."""
+    return (one.accepted < one.drafted or one.refused != NONE) and not one.cut
+
+
 def acceptance_rate(own: Sequence[RequestOutcome]) -> float | None:
-    """Accepted over really drafted tokens; None where nothing was drafted."""
+    """Accepted over really drafted tokens, however short a draft was cut; None without any."""
     drafted = sum(one.drafted for one in own)
     return sum(one.accepted for one in own) / drafted if drafted else None

@@ -15,10 +15,12 @@ from typing import ClassVar
 
 from controller.contract import Allotment, RequestOutcome, StepOutcome
 from controller.cost import CostModel
-from controller.policies.base import Pick, Policy, Step
+from controller.policies.base import Policy, Step
 from controller.policies.fixed import steady, uniform
+from controller.policies.gate import rejected
 from controller.policies.inputs import PolicyInputs
 from controller.policies.options import LONGEST_DRAFT
+from controller.policies.placing import Pick
 from controller.policies.reasons import GOODPUT
 from controller.policies.recorder import Stand
 
@@ -87,9 +89,14 @@ class Goodput(Policy):
         drafter = self.main(self._drafter)
         return steady(drafter, self._drafter, self._length, GOODPUT, self._reason)
 
-    def learn(self, outcome: StepOutcome, own: Sequence[RequestOutcome]) -> None:
+    def learn(
+        self,
+        outcome: StepOutcome,
+        own: Sequence[RequestOutcome],
+        whole: Sequence[RequestOutcome],
+    ) -> None:
         accepted = sum(one.accepted for one in own)
-        reached = accepted + sum(one.accepted < one.drafted and not one.cut for one in own)
+        reached = accepted + sum(rejected(one) for one in own)
         if not reached:
             return
         rate = MEMORY * self._rate + (1.0 - MEMORY) * accepted / reached

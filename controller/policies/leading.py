@@ -10,6 +10,8 @@ RATE = 1 / 64
 STARTS_AT, STOPS_AT = 0.15, 0.03
 TAKES_OVER_AT = 1.25
 HALF, DOUBLE = 0.5, 2.0
+FORGOTTEN = 1e-4
+"""The share of a drafter that is of no account."""
 
 
 class Leading:
@@ -24,7 +26,9 @@ class Leading:
         self._steps = 0
 
     def add(self, allotments: Sequence[Allotment]) -> None:
-        """Take in a planned step of at least one request."""
+        """Take in a planned step: what the policy's own requests got of it."""
+        if not allotments:
+            return
         self._steps += 1
         rate = max(RATE, 1.0 / self._steps)
         counts = dict.fromkeys(self._shares, 0)
@@ -34,6 +38,8 @@ class Leading:
         for name, count in counts.items():
             old = self._shares.get(name, 0.0)
             self._shares[name] = old + rate * (count / len(allotments) - old)
+            if not count and self._shares[name] < FORGOTTEN:
+                del self._shares[name]
         depth = sum(one.length for one in allotments) / len(allotments)
         self._depth += rate * (depth - self._depth)
         drafter = self._leader()
@@ -51,6 +57,12 @@ class Leading:
         if self.drafter in (NONE, leader) or self._shares[leader] > TAKES_OVER_AT * own:
             return leader
         return self.drafter
+
+    def forget(self, drafter: str) -> None:
+        """The drafter is gone."""
+        self._shares.pop(drafter, None)
+        if self.drafter == drafter:
+            self.drafter, self.length = NONE, 0.0
 
     def describe(self) -> Mapping[str, object]:
         """Shares of requests by drafter, and the mean D per request."""

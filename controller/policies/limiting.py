@@ -28,7 +28,10 @@ from controller.limits import (
 )
 from controller.planner import expected
 from controller.policies.leading import RATE, Leading
+from controller.policies.openings import Opening
+from controller.policies.placing import Pick, place, rows_of
 from controller.policies.recorder import Stand
+from controller.precedence import room_of
 from controller.reasons import LIMITS
 from controller.target import Target, beside_ms
 
@@ -36,6 +39,8 @@ ByPlace = Mapping[int, Allotment]
 """Allotments with a draft, by place in the batch."""
 Offers = Mapping[int, Mapping[str, Offer]]
 """By place in the batch and drafter."""
+Wanted = tuple[Sequence[Opening], Sequence[Pick]]
+"""Openings, and what each of them is to have."""
 OWN = "the policy's own goodput"
 
 
@@ -106,6 +111,12 @@ class Forecast:
         return best, shortest
 
 
+def _placed(given: Wanted, left: Wanted, room: int) -> dict[int, Allotment]:
+    """Both within the room, those given first."""
+    allotted = place(*given, room)
+    return allotted | place(*left, room - rows_of(allotted))
+
+
 def cut(allotted: ByPlace, cap: int) -> dict[int, Allotment]:
     """None longer than `cap`."""
     return {
@@ -124,22 +135,33 @@ class Limits:
         self._steps = 0
         self._held: str | None = None
 
-    def apply(
+    def within(
         self,
         setting: Setting,
-        forecast: Forecast,
-        allotted: dict[int, Allotment],
-        by_budget: Beyond | None,
+        batch: BatchView,
+        given: Wanted,
+        left: Wanted,
+        cost: CostModel,
+        acceptance: Acceptance,
     ) -> dict[int, Allotment]:
-        """The plan within the target. forecast: of the plan; by_budget: what the budget kept out
-        of it already."""
+        """The plan within the constraints, by place. given: D that somebody set, which has its room
+        first; left: the policy's own."""
+        offers = {one.place: one.offers for one in (*given[0], *left[0])}
+        room, free_room = room_of(batch, setting), max(batch.free_rows, 0)
+        allotted, by_budget = _placed(given, left, room), None
+        if room < free_room:
+            whole = _placed(given, left, free_room)
+            if rows_of(whole) > room:
+                forecast = Forecast(batch, whole, offers, cost, acceptance)
+                by_budget = Beyond(forecast.goodput(forecast.lengths), rows_of(whole))
         tpot_ms = by_target = None
         if setting.tpot_target_ms is not None:
+            forecast = Forecast(batch, allotted, offers, cost, acceptance)
             longest = int(forecast.lengths.max(initial=0))
             cap, tpot_ms = forecast.longest_within(setting.tpot_target_ms)
             if cap < longest:
-                whole = forecast.lengths
-                by_target = Beyond(forecast.goodput(whole), forecast.tpot_ms(whole))
+                lengths = forecast.lengths
+                by_target = Beyond(forecast.goodput(lengths), forecast.tpot_ms(lengths))
                 allotted = cut(allotted, cap)
         self._steps += 1
         limited = Limited(
@@ -161,6 +183,10 @@ class Limits:
         if drafter == NONE:
             length = 0.0
         return Stand(drafter, length, LIMITS[self._held], f"{text[0].upper()}{text[1:]}.")
+
+    def forget(self, drafter: str) -> None:
+        """The drafter is gone."""
+        self._leading.forget(drafter)
 
     def inputs(self) -> Mapping[str, object]:
         """For a decision's record, rounded for reading."""

@@ -34,10 +34,12 @@ from controller.contract import (
 )
 from controller.cost import CostModel
 from controller.planner import Table
-from controller.policies.base import PLAIN, Pick, Policy, Step
+from controller.policies.base import Policy, Step
+from controller.policies.flight import Flight
 from controller.policies.inputs import PolicyInputs
 from controller.policies.leading import Leading
 from controller.policies.options import LONGEST_DRAFT
+from controller.policies.placing import PLAIN, Pick
 from controller.policies.reasons import BUDGET
 from controller.policies.recorder import Stand
 
@@ -92,25 +94,42 @@ class MarginVerify(Policy):
         self._leading = Leading()
         self._steps = self._refits = 0
         self._budget, self._most = 0, 0
+        """Positions worth their time, of how many that could be drafted; of the last step."""
+        self._telling = False
+        """Whether margins decided over some of these."""
         self._least = 0.0
+        self._mine: frozenset[int] = frozenset()
+        """Requests whose length nobody else chose, of the present step."""
+        self._barred: Flight[frozenset[int]] = Flight()
 
     def plan(self, batch: BatchView, offers: Sequence[Offer]) -> Plan:
+        self._mine = frozenset()
         plan = super().plan(batch, offers)
         bars = self._credit.promises.bars(batch.step, self._least)
-        return replace(plan, bars=bars) if bars else plan
+        if not bars:
+            return plan
+        allotments = [
+            one._replace(bar=bars.get((one.drafter, request.sampled)))
+            if one.request in self._mine
+            else one
+            for request, one in zip(batch.requests, plan.allotments, strict=True)
+        ]
+        self._barred.note(batch.step, frozenset([one.request for one in allotments if one.bar]))
+        return replace(plan, allotments=tuple(allotments))
 
     def choose(self, step: Step) -> list[Pick]:
+        self._mine = frozenset([one.request.id for one in step.openings])
         drafter = self.main(self._drafter)
         names = [one.who(drafter) for one in step.openings]
         caps = [
             min(one.longest(name), self._length) if name is not None else 0
             for one, name in zip(step.openings, names, strict=True)
         ]
-        lengths, self._least = caps, 0.0
-        if sum(caps) and self._refits >= WHOLE_REFITS:
+        self._budget = self._most = sum(caps)
+        lengths, self._least, self._telling = caps, 0.0, False
+        if self._most and self._refits >= WHOLE_REFITS:
             ids = [one.request.id for one in step.openings]
             lengths = self._admit(step, names, caps, ids)
-        self._budget, self._most = sum(lengths), sum(caps)
         return [
             (name, length) if name is not None and length else PLAIN
             for name, length in zip(names, lengths, strict=True)
@@ -133,13 +152,15 @@ class MarginVerify(Policy):
         verify = self._table.verify_curve(step.size, len(order), step.context_tokens)
         costs = np.maximum.accumulate(verify) + self._draft_ms(names)
         goodput = tokens / costs
-        budget = int(goodput.argmax())
+        budget = self._budget = int(goodput.argmax())
         if len(order):
             self._least = float(goodput[budget] * (costs[-1] - costs[0])) / len(order)
         admitted = np.bincount(rows[order[:budget]], minlength=len(drafting)).tolist()
         lengths = [0] * len(names)
+        telling = {name for name in known if self._credit.promises.tells(name)}
+        self._telling = bool(telling)
         for (i, name), length in zip(drafting, admitted, strict=True):
-            lengths[i] = caps[i] if self._credit.promises.tells(name) else length
+            lengths[i] = caps[i] if name in telling else length
         return lengths
 
     def _draft_ms(self, names: Sequence[str | None]) -> float:
@@ -154,11 +175,20 @@ class MarginVerify(Policy):
             found = self._positions[drafter] = Positions(self._length)
         return found
 
-    def learn(self, outcome: StepOutcome, own: Sequence[RequestOutcome]) -> None:
+    def learn(
+        self,
+        outcome: StepOutcome,
+        own: Sequence[RequestOutcome],
+        whole: Sequence[RequestOutcome],
+    ) -> None:
+        # What a bar lets through is what is likely: by position it would look too good.
+        barred = self._barred.take(outcome.step) or frozenset()
         for one in own:
-            if one.drafted:
-                drafted = min(one.drafted, self._length)
-                self._of(one.drafter).add(drafted, min(one.accepted, drafted), one.cut)
+            refused = one.refused != NONE
+            drafter = one.refused if refused else one.drafter
+            drafted = min(one.drafted + refused, self._length)
+            if drafted and one.request not in barred and drafter in self.drafters:
+                self._of(drafter).add(drafted, min(one.accepted, drafted), one.cut)
         self._steps += 1
         if self._steps % REFIT_STEPS == 0:
             self._refits += 1
@@ -167,6 +197,7 @@ class MarginVerify(Policy):
 
     def forgotten(self, drafter: str) -> None:
         self._positions.pop(drafter, None)
+        self._leading.forget(drafter)
         self._credit.promises.forget(drafter)
 
     def stand(self, step: Step, allotments: Sequence[Allotment]) -> Stand:
@@ -176,9 +207,12 @@ class MarginVerify(Policy):
             text = f"Whole drafts of {self._length} tokens are verified until acceptance is known."
         else:
             text = (
-                f"{self._budget} of {self._most} positions are worth their time at {step.size} "
-                f"requests, lately {leading.length:.1f} tokens per request and step."
+                f"By acceptance at each position, {self._budget} of {self._most} are worth their "
+                f"time at {step.size} requests; lately {leading.length:.1f} tokens are drafted per "
+                "request and step."
             )
+            if self._telling:
+                text += " Where margins tell, whole drafts are made and verified as far as they do."
         if leading.drafter == NONE:
             text += " Nobody drafts."
         return Stand(leading.drafter, leading.length, BUDGET, text)

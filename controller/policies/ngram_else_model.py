@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from controller.contract import Allotment
-from controller.policies.base import PLAIN, Pick, Policy, Step
+from controller.contract import NONE, Allotment
+from controller.policies.base import Policy, Step
 from controller.policies.inputs import PolicyInputs
 from controller.policies.leading import Leading
 from controller.policies.openings import Opening
-from controller.policies.options import AUTO, LONGEST_DRAFT
+from controller.policies.options import AUTO, LONGEST_DRAFT, OptionError
+from controller.policies.placing import PLAIN, Pick
 from controller.policies.reasons import RULE
 from controller.policies.recorder import Stand
 
@@ -37,13 +38,34 @@ class NgramElseModel(Policy):
         self._leading = Leading()
 
     def choose(self, step: Step) -> list[Pick]:
-        matchers = [self._matcher]
-        if self._matcher == AUTO:
-            matchers = [name for name in self.drafters if name not in self.models]
-        model = self._model
-        if model == AUTO:
-            model = next((name for name in self.models if name in self._enabled), "")
+        matchers, model = self._matchers(), self._writer()
         return [self._pick(one, matchers, model) for one in step.openings]
+
+    def preferred(self, opening: Opening) -> str | None:
+        drafter, _ = self._pick(opening, self._matchers(), self._writer())
+        return None if drafter == NONE else drafter
+
+    def check_options(self) -> None:
+        if self._matcher in self.models:
+            raise OptionError(
+                f"matcher: {self._matcher} is a model, which matches no text; name a drafter "
+                f"without a model, or {AUTO}"
+            )
+        if self._model in self.drafters and self._model not in self.models:
+            raise OptionError(f"model: {self._model} has no model; name one that has, or {AUTO}")
+
+    def forgotten(self, drafter: str) -> None:
+        self._leading.forget(drafter)
+
+    def _matchers(self) -> Sequence[str]:
+        if self._matcher != AUTO:
+            return [self._matcher]
+        return [name for name in self.drafters if name not in self.models]
+
+    def _writer(self) -> str:
+        if self._model != AUTO:
+            return self._model
+        return next((name for name in self.models if name in self._enabled), "")
 
     def _pick(self, opening: Opening, matchers: Sequence[str], model: str) -> Pick:
         for name in matchers:
@@ -64,6 +86,8 @@ class NgramElseModel(Policy):
             f"none; lately most drafts are by {leading.drafter}, {leading.length:.1f} tokens per "
             "request and step."
         )
+        if self._matcher in self.models:
+            text += f" {self._matcher} is a model and never matches."
         return Stand(leading.drafter, leading.length, RULE, text)
 
     def describe(self) -> Mapping[str, object]:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from controller.contract import NONE, Allotment
-from controller.policies.base import PLAIN, Pick, Policy, Step
+from controller.policies.base import Policy, Step
+from controller.policies.placing import PLAIN, Pick
 from controller.policies.reasons import RULE
 from controller.policies.recorder import Stand
 
@@ -17,11 +18,9 @@ class Off(Policy):
     name: ClassVar[str] = "off"
 
     @property
-    def attentive(self) -> bool:
-        """Nobody is asked for drafts that would not be used: plain decoding costs nothing more.
-        A pinned drafter is asked."""
-        setting = self.setting
-        return setting.mode == "pinned" and setting.drafter != NONE
+    def rests(self) -> bool:
+        """Nobody is asked for drafts that would not be used: plain decoding costs nothing more."""
+        return True
 
     def choose(self, step: Step) -> list[Pick]:
         return [PLAIN] * len(step.openings)

@@ -9,6 +9,7 @@ from controller import reasons
 from controller.contract import NONE, BatchView, Candidate, Decision, Setting
 from controller.decision import Ledger
 from controller.journal import words
+from controller.reasons import LIMITS
 from controller.schedule import because_of_batch
 
 LEAST_STEPS = 32
@@ -60,7 +61,7 @@ class Recorder:
             return None
         elif over != self._over:
             reason, sentence = reasons.REQUEST_LIMIT, because_of_batch(asked, len(batch.requests))
-        elif asked.schedule:
+        elif asked.schedule and reason not in LIMITS.values():
             reason, sentence = reasons.BATCH_TABLE, because_of_batch(asked, len(batch.requests))
         self.news, self._age, self._over = None, 0, over
         chosen, others = price(stand)

@@ -19,8 +19,6 @@ from controller.contract import (
     DrafterInfo,
     Offer,
     Plan,
-    Proposal,
-    RequestOutcome,
     Setting,
     StepOutcome,
     WhatIf,
@@ -28,6 +26,8 @@ from controller.contract import (
 )
 from controller.cost import CostModel
 from controller.policies.arm import MEASURES, Arm
+from controller.policies.flight import Flight
+from controller.policies.sharing import NOBODY, Asked, part_of
 
 NO_WISH = Wish()
 WORD = 2**64 - 1
@@ -56,6 +56,8 @@ class Split:
         self._cost = cost
         self._drafted = [0, 0]
         """Tokens that each arm drafted when it planned last: they lengthen the other's steps."""
+        self._asked = NOBODY
+        self._in_flight: Flight[Asked] = Flight()
 
     def arm(self, request: int) -> Arm:
         """Whose the request is."""
@@ -82,6 +84,7 @@ class Split:
     def remove_drafter(self, name: str) -> None:
         for arm in self.arms:
             arm.controller.remove_drafter(name)
+        self._asked = self._asked.without(name)
 
     @property
     def attentive(self) -> bool:
@@ -97,16 +100,17 @@ class Split:
         decisions: list[Decision] = []
         probes: frozenset[int] = frozenset()
         drafted = self._drafted
+        looked = self.arms[0].controller.attentive, self.arms[1].controller.attentive
+        asked: tuple[list[Allotment], list[Allotment]] = ([], [])
         for number, arm in enumerate(self.arms):
             own = tuple([request for request, owner in owners.items() if owner is arm])
             if not own:
                 drafted[number] = 0
                 continue
-            looks = arm.controller.attentive
             mine = [
                 offer
                 for offer in offers
-                if owners.get(offer.request) is arm and (looks or offer.request in wishes)
+                if owners.get(offer.request) is arm and (looked[number] or offer.request in wishes)
             ]
             view = replace(
                 batch,
@@ -116,11 +120,14 @@ class Split:
             )
             plan = arm.controller.plan(view, mine)
             taken = [one for one in plan.allotments if owners[one.request] is arm]
+            asked[number].extend(taken)
             drafted[number] = sum(one.length + one.tail_length for one in taken)
             found |= {one.request: one for one in taken}
             if plan.decision is not None:
                 decisions.append(arm.tagged(plan.decision, own))
             probes |= plan.probes
+        self._asked = self._asked.after(looked, asked)
+        self._in_flight.note(batch.step, self._asked)
         allotments = tuple(
             [found.get(one.id) or Allotment(one.id, NONE, 0) for one in batch.requests]
         )
@@ -133,11 +140,13 @@ class Split:
             tuple([one for one in outcome.per_request if self.arm(one.request) is arm])
             for arm in self.arms
         ]
+        asked = self._in_flight.take(outcome.step) or NOBODY
         shared = all(parts)
-        for arm, own in zip(self.arms, parts, strict=True):
+        for number, (arm, own) in enumerate(zip(self.arms, parts, strict=True)):
             if own:
-                arm.controller.observe(_part(outcome, own) if shared else outcome)
-                arm.count(outcome, own)
+                part = part_of(outcome, own, number, asked)
+                arm.controller.observe(part if shared else outcome)
+                arm.count(outcome, part)
         if shared:
             self._cost.observe(outcome)
 
@@ -176,36 +185,3 @@ class Split:
                 "b_over_a": gains,
             },
         }
-
-
-def _part(outcome: StepOutcome, own: tuple[RequestOutcome, ...]) -> StepOutcome:
-    """What a shared step was for one arm: its own rows, the others' like those of prefills; of what
-    was drafted the part of its own requests, of the overhead that of its rows."""
-    rows = sum(1 + one.drafted for one in own)
-    mine, theirs = _users(own), _users(outcome.per_request)
-    proposals: list[Proposal] = []
-    for one in outcome.proposals:
-        if users := mine.get(one.drafter, 0):
-            ms = one.ms * users / max(theirs[one.drafter], 1)
-            proposals.append(replace(one, requests=min(users, one.requests), ms=ms))
-    drafting = sum(one.ms for one in outcome.proposals)
-    looking = max(outcome.draft_ms - drafting, 0.0) * len(own) / len(outcome.per_request)
-    return replace(
-        outcome,
-        requests=outcome.requests,
-        rows=rows,
-        prefill_rows=outcome.prefill_rows + outcome.rows - rows,
-        draft_ms=looking + sum(one.ms for one in proposals),
-        overhead_ms=outcome.overhead_ms * rows / outcome.rows,
-        per_request=own,
-        proposals=tuple(proposals),
-    )
-
-
-def _users(results: Sequence[RequestOutcome]) -> dict[str, int]:
-    """How many requests each drafter drafted for."""
-    found: dict[str, int] = {}
-    for one in results:
-        if one.drafted:
-            found[one.drafter] = found.get(one.drafter, 0) + 1
-    return found

@@ -20,7 +20,7 @@ from controller.contract import (
     StepOutcome,
     WhatIf,
 )
-from controller.policies import ADAPTIVE, NAMES, PolicyInputs, make
+from controller.policies import ADAPTIVE, NAMES, PolicyInputs, check_options, make
 from controller.policies.arm import Arm
 from controller.policies.options import OptionError, parse_options
 from controller.policies.split import Split
@@ -56,8 +56,8 @@ class Switchable:
         }
         self._disabled: set[str] = set()
         self._kept: list[Decision] = []
-        self._open: dict[str, Decision] = {}
-        """As last told: what a switch closes."""
+        self._open: dict[object, Decision] = {}
+        """By arm, as last told: what a switch closes."""
         self.choice = choice
         self.controller = self._made(choice, inputs.setting)
 
@@ -105,11 +105,12 @@ class Switchable:
                 options=parse_options(options),
             )
             made = make(policy, inputs)
+            for info in self._infos.values():
+                if info.model:
+                    made.add_drafter(info)
+            check_options(made)
         except OptionError as error:
             raise ValueError(f"{options_field}: {error}") from None
-        for info in self._infos.values():
-            if info.model:
-                made.add_drafter(info)
         for name in self._disabled:
             made.set_enabled(name, False)
         made.configure(setting)
@@ -154,10 +155,8 @@ class Switchable:
         kept, self._kept = self._kept, []
         found = self.controller.take_decisions()
         for one in found:
-            if one.closed:
-                self._open.pop(one.id, None)
-            else:
-                self._open[one.id] = one
+            if not one.closed:  # it takes the place of the one that it closed
+                self._open[one.inputs.get("arm")] = one
         return kept + found
 
     def what_if(self, batch_size: int, context_len: int) -> WhatIf:

@@ -11,17 +11,19 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from controller.contract import NONE, Allotment, RequestOutcome, StepOutcome
-from controller.policies.base import Pick, Policy, Step
+from controller.policies.base import Policy, Step
 from controller.policies.fixed import steady, uniform
 from controller.policies.gate import Gate, acceptance_rate
 from controller.policies.inputs import PolicyInputs
-from controller.policies.options import LONGEST_DRAFT
+from controller.policies.options import LONGEST_DRAFT, OptionError
+from controller.policies.placing import Pick
 from controller.policies.reasons import GATE_CLOSED, TABLE
 from controller.policies.recorder import Stand
 
 EXAMPLE = "4:4,8:2,32:1"
 """The example of TensorRT-LLM's documentation."""
 LONGEST_WINDOW = 100_000
+THRESHOLD = 0.5
 
 
 class TensorrtSchedule(Policy):
@@ -35,7 +37,11 @@ class TensorrtSchedule(Policy):
         self._drafter = self.options.drafter()
         self._schedule = self.options.table("schedule", EXAMPLE, LONGEST_DRAFT)
         self._window = self.options.whole("acceptance_window", 0, 0, LONGEST_WINDOW)
-        threshold = self.options.real("acceptance_threshold", 0.5, 0.0, 1.0)
+        threshold = self.options.real("acceptance_threshold", THRESHOLD, 0.0, 1.0)
+        if threshold != THRESHOLD and not self._window:
+            raise OptionError(
+                "acceptance_threshold: has no effect without a window; give acceptance_window too"
+            )
         self._gate = Gate(self._window, threshold) if self._window else None
 
     def length(self, requests: int) -> int:
@@ -45,6 +51,10 @@ class TensorrtSchedule(Policy):
     @property
     def _is_off(self) -> bool:
         return self._gate is not None and self._gate.closed
+
+    @property
+    def rests(self) -> bool:
+        return self._is_off
 
     def choose(self, step: Step) -> list[Pick]:
         length = 0 if self._is_off else self.length(step.size)
@@ -61,7 +71,12 @@ class TensorrtSchedule(Policy):
         clause = f"{step.size} requests decode: the schedule gives D = {length}"
         return steady(self.main(self._drafter), self._drafter, length, TABLE, clause)
 
-    def learn(self, outcome: StepOutcome, own: Sequence[RequestOutcome]) -> None:
+    def learn(
+        self,
+        outcome: StepOutcome,
+        own: Sequence[RequestOutcome],
+        whole: Sequence[RequestOutcome],
+    ) -> None:
         rate = acceptance_rate(own)
         if self._gate is not None and rate is not None:
             self._gate.record(rate)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ from controller.simulate.machine import Machine
 from controller.simulate.step_cost import FITTED
 from controller.simulate.synthetic import RECIPES, make_texts
 from controller.simulate.texts import LONGEST, Library, Text
-from controller.simulate.traces import EAGLE, NGRAM, is_trace, read_traces
+from controller.simulate.traces import EAGLE, NGRAM, read_traces, traced_drafters
 
 BATCHES = (1, 8, 32, 64, 128, 256)
 SYNTHETIC_BATCHES = (1, 8, 64)
@@ -25,6 +27,7 @@ USELESS_BATCHES = (1, 8, 64, 128)
 SHIFT_BATCHES = (8, 64)
 LOADS = (1, 64, 8, 128, 2, 32)
 STEADY = ("mixed", "edits", "prose")
+USELESS, CONTENT = "useless drafters", "content shift"
 SYNTHETIC_TEXTS = 200
 SHORTEST = 12
 """Of the work of a cell: tokens of each request by batch, so that all run for seconds."""
@@ -43,11 +46,12 @@ SETTING = Setting(max_draft_length=LONGEST)
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """kind: the figure that it belongs to. corpora: trace files or recipes that phases name."""
+    """kind: the figure that it belongs to. name: no other cell has it. corpora: trace files or
+    recipes that phases name, each with what it is called."""
 
     kind: str
     name: str
-    corpora: tuple[str, ...]
+    corpora: Mapping[str, str]
     phases: tuple[Phase, ...]
 
     @property
@@ -64,62 +68,76 @@ def machine(max_batch: int) -> Machine:
 
 
 def find_traces(folder: Path) -> list[Path]:
-    """The acceptance traces of a folder, by name. ValueError when there is none."""
-    found = sorted(path for path in folder.glob("*.jsonl") if is_trace(path))
+    """The acceptance traces of a folder, by name. ValueError when there is none, and for one that
+    lacks a drafter of the suite's machine."""
+    known = {path: traced_drafters(path) for path in sorted(folder.glob("*.jsonl"))}
+    found = [path for path, names in known.items() if names]
     if not found:
         raise ValueError(
             f"{folder}: there is no acceptance trace in it: .jsonl with prompt_token_ids, "
-            "generated_token_ids and acc_eagle or acc_ngram."
+            "generated_token_ids, acc_eagle and acc_ngram."
         )
+    for path in found:
+        for name in (EAGLE, NGRAM):
+            if name not in known[path]:
+                raise ValueError(
+                    f"{path.name}: it has no acc_{name}, but {', '.join(known[path])}; the suite "
+                    "needs traces with acc_eagle and acc_ngram."
+                )
     return found
 
 
 def make_cells(traces: Sequence[Path], scale: float = 1.0) -> list[Cell]:
-    """Every cell of the suite. scale: of the work of each, for trials."""
+    """Every cell of the suite. scale: of the work of each, for trials. ValueError for traces that
+    cannot be told apart."""
+    called = labels(traces) | {recipe: recipe for recipe in RECIPES}
     names = [str(path) for path in traces]
     cells: list[Cell] = []
 
     def tokens(count: float) -> int:
         return max(round(count * scale), SHORTEST)
 
-    for corpus in names:
-        for batch in BATCHES:
-            phase = Phase(batch, corpus, tokens(TOKENS[batch]))
-            cells.append(Cell("steady", f"{label(corpus)}, batch {batch}", (corpus,), (phase,)))
-    for corpus in STEADY:
-        for batch in SYNTHETIC_BATCHES:
-            phase = Phase(batch, corpus, tokens(TOKENS[batch]))
-            cells.append(Cell("steady", f"{corpus}, batch {batch}", (corpus,), (phase,)))
+    def add(kind: str, name: str, phases: Sequence[Phase]) -> None:
+        corpora = {phase.corpus: called[phase.corpus] for phase in phases}
+        cells.append(Cell(kind, name, corpora, tuple(phases)))
+
+    for corpora, batches in ((names, BATCHES), (STEADY, SYNTHETIC_BATCHES)):
+        for corpus in corpora:
+            for batch in batches:
+                phase = Phase(batch, corpus, tokens(TOKENS[batch]))
+                add("steady", f"{called[corpus]}, batch {batch}", [phase])
     for batch in USELESS_BATCHES:
         phase = Phase(batch, "useless", tokens(TOKENS[batch] / 2))  # a step each
-        cells.append(Cell("useless", f"useless drafters, batch {batch}", ("useless",), (phase,)))
+        add("useless", f"{USELESS}, batch {batch}", [phase])
     turns = [names[i % len(names)] for i in range(SHIFTS)]
     for batch in SHIFT_BATCHES:
-        phases = tuple(Phase(batch, corpus, tokens(SHIFT_TOKENS)) for corpus in turns)
-        cells.append(Cell("content", f"content shift, batch {batch}", tuple(names), phases))
-    both = tuple(
+        phases = [Phase(batch, corpus, tokens(SHIFT_TOKENS)) for corpus in turns]
+        add("content", f"{CONTENT}, batch {batch}", phases)
+    both = [
         Phase(batch, turns[i % len(turns)], tokens(SHIFT_TOKENS))
         for i, batch in enumerate((*LOADS, *LOADS[1:], LOADS[0]))
-    )
-    cells.append(Cell("load", "load and content shift", tuple(names), both))
-    pairs = [*BREAKS, tuple(names[:2])] if len(names) > 1 else BREAKS
-    for pair in pairs:
-        phases = tuple(
+    ]
+    add("load", "load and content shift", both)
+    for one, other in [*BREAKS, (names[0], names[1])] if len(names) > 1 else BREAKS:
+        phases = [
             Phase(BREAK_BATCH, kind, tokens(BREAK_TOKENS.get(kind, BREAK_TOKENS_ELSE)), fresh=True)
-            for kind in [pair[i % 2] for i in range(BREAK_TURNS)]
-        )
-        cells.append(Cell("break", f"breaks, {label(pair[0])} and {label(pair[1])}", pair, phases))
+            for kind in [(one, other)[i % 2] for i in range(BREAK_TURNS)]
+        ]
+        add("break", f"breaks, {called[one]} and {called[other]}", phases)
     return cells
 
 
-def is_code(corpus: str) -> bool:
-    """Whether a trace is of code, by its name."""
-    return "code" in label(corpus)
-
-
-def label(corpus: str) -> str:
-    """What a trace is called: its file's name without what all of them share."""
-    return Path(corpus).stem.removeprefix("acceptance_")
+def labels(traces: Sequence[Path]) -> dict[str, str]:
+    """What each trace is called: its file's name without what all of them share, or in full where
+    something else has that name. ValueError for two with one name."""
+    short = {path: path.stem.removeprefix("acceptance_") for path in traces}
+    count = Counter([*short.values(), *RECIPES, USELESS, CONTENT, ""])
+    found = {str(path): name if count[name] == 1 else path.name for path, name in short.items()}
+    names = sorted(found.values())
+    for name, other in pairwise(names):
+        if name == other:
+            raise ValueError(f"{name}: two traces would have this name; rename one of them")
+    return found
 
 
 @lru_cache(maxsize=8)

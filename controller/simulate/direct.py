@@ -113,9 +113,7 @@ def run_statics(
     """One result per choice, over the same texts."""
     drafters = {one.name: i for i, one in enumerate(machine.drafters)}
     accepted = np.stack([library.accepted[name] for name in drafters])
-    offered = np.stack(
-        [library.match.get(name, np.ones(accepted.shape[1], np.int64)) > 0 for name in drafters]
-    )
+    offered = np.stack([one.info.model | (library.match[one.name] > 0) for one in machine.drafters])
     shares = np.array([one.verify_share for one in machine.drafters])
     fixed = np.array([one.fixed_ms for one in machine.drafters])
     depths = np.array([one.depth_ms for one in machine.drafters])
@@ -137,6 +135,7 @@ def run_statics(
         committed = np.where(used, np.minimum(got + 1, places.end[active] - at), 0)
         rows = np.where(used, 1 + drafts, 0)
         verify = machine.cost.verify_ms(rows, places.context[active])
+        verify = verify * machine.factors(ms[active].sum(axis=1))
         deepest = drafts.max(axis=1)
         one = which[active]
         drafting = fixed[one] + depths[one] * deepest + shares[one] * verify
@@ -187,7 +186,7 @@ def run_clairvoyant(
         places.refill(only)
         used = places.used[0]
         at, end, context = places.at[0, used], places.end[0, used], places.context[0, used]
-        left = end - at
+        left, factor = end - at, machine.factor(float(ms.sum()))
         plain = np.minimum(best_free[at], left - 1)
         best: tuple[float, np.ndarray, float] | None = None
         for model in models or [None]:
@@ -202,7 +201,7 @@ def run_clairvoyant(
                     reach = np.where(whole, depth + np.maximum(more, 0), reach)
                 gains = np.maximum(gains, np.minimum(reach, LONGEST))
             rows = np.where(depth == 0, plain[:, None], gains)
-            verify = machine.cost.verify_ms(1 + rows.T, np.tile(context, (len(depth), 1)))
+            verify = factor * machine.cost.verify_ms(1 + rows.T, np.tile(context, (len(depth), 1)))
             taken = verify + machine.overhead_ms + share * verify * (rows.sum(axis=0) > 0)
             if model is not None:
                 taken = taken + (depth > 0) * model.fixed_ms + depth * model.depth_ms
@@ -212,7 +211,7 @@ def run_clairvoyant(
                 best = (float(goodput[pick]), rows[:, pick], float(taken[pick]))
         assert best is not None
         _, gained, took = best
-        verify = machine.cost.verify_ms(np.ones_like(gained), context)
+        verify = factor * machine.cost.verify_ms(np.ones_like(gained), context)
         if len(at) / (verify + machine.overhead_ms) > best[0]:
             gained, took = np.zeros_like(gained), float(verify + machine.overhead_ms)
         committed = np.minimum(gained + 1, left)

@@ -75,12 +75,13 @@ def _one(scenario: Scenario, choice: Choice, replica: int, progress: Progress) -
 
 
 def _latencies(runs: Sequence[Run]) -> dict[str, Any]:
-    """Quantiles over the finished requests of all simulated replicas, in ms."""
+    """Quantiles over the finished requests of all simulated replicas, in ms; of the time per token
+    over those with two or more."""
     all_of = [one for run in runs for one in run.latencies]
     found: dict[str, Any] = {"finished": len(all_of)}
     for name, values in (
         ("ttft_ms", [one.first_ms for one in all_of]),
-        ("tpot_ms", [one.per_token_ms for one in all_of]),
+        ("tpot_ms", [one.per_token_ms for one in all_of if one.per_token_ms is not None]),
     ):
         if values:
             levels = np.quantile(values, QUANTILES).tolist()

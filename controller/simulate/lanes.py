@@ -6,13 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from controller.contract import Allotment, Bar, Features, Margins, Part
+from controller.contract import Allotment, Features, Margins, Part
 from controller.simulate.live import Live, Shadows
 from controller.simulate.texts import Library, Reals
 
 NO_FEATURES = Features()
-
-Bars = Mapping[tuple[str, bool], Bar]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +40,16 @@ class Lanes:
         self._margins, self._chances = library.margins, library.chances
         self._sampled = library.sampled
 
-    def draft(self, live: Live, one: Allotment, bars: Bars) -> Lane:
-        """bars: what the drafts of models must promise (see Plan)."""
+    def temperature(self, live: Live) -> float:
+        """1 where the request's text was drawn at random, 0 where it is greedy."""
+        return float(self._sampled[live.at])
+
+    def draft(self, live: Live, one: Allotment) -> Lane:
         if not one.length:
             return PLAIN
         number = self._numbers.get(one.drafter)
         if number is None:
-            return self._model(live, one, bars)
+            return self._model(live, one)
         features = self._shadows.features(live, number, live.at)
         if features is None:
             return PLAIN
@@ -56,14 +57,13 @@ class Lanes:
         chances = self._told(self._chances, one.drafter, live.at, min(got + 1, one.length))
         return Lane(one.length, got, (), features, chances, None, True)
 
-    def _model(self, live: Live, one: Allotment, bars: Bars) -> Lane:
+    def _model(self, live: Live, one: Allotment) -> Lane:
         name, at = one.drafter, live.at
         right, length, margins = self._accepted[name][at], one.length, None
         if values := self._told(self._margins, name, at, length):
-            sampled = bool(self._sampled[at])
-            margins = Margins(name, sampled, values)
-            if (bar := bars.get((name, sampled))) is not None:
-                length = bar.length(values)
+            margins = Margins(name, bool(self._sampled[at]), values)
+            if one.bar is not None:
+                length = one.bar.length(values)
         head = min(right, length)
         chances = self._told(self._chances, name, at, min(head + 1, length))
         # A draft that a bar ended is not continued.

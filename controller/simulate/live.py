@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from controller.contract import Features, ShadowScore
 from controller.simulate.texts import LONGEST, SOURCES, Library
 
@@ -43,10 +45,12 @@ class Live:
 class Shadows:
     """Plays the drafters without a model on committed text, as an engine's shadows do: a draft is
     compared with the tokens that follow and settled at its first wrong one or its end; the next one
-    starts behind that token. Streaks and matches are what an engine would report."""
+    starts behind that token. Streaks and matches are what an engine would report.
 
-    def __init__(self, library: Library) -> None:
-        self.names = library.model_free
+    names: of these drafters, whether or not they match anywhere."""
+
+    def __init__(self, library: Library, names: Sequence[str]) -> None:
+        self.names = tuple(names)
         self._accepted = [library.accepted[name].tolist() for name in self.names]
         self._match = [library.match[name].tolist() for name in self.names]
         self._source = [library.source[name].tolist() for name in self.names]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path
 
 import numpy as np
 
+from controller.simulate.arrival_file import Came
 from controller.simulate.recording import Recording
 from controller.simulate.texts import Library
 
 MOST_ARRIVALS = 200_000
+"""Of one run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +46,22 @@ class Arrival:
 def poisson(
     rate: Callable[[float], float], peak: float, seconds: float, rng: np.random.Generator
 ) -> list[float]:
-    """Arrival times in ms of a Poisson process of `rate(second)` per second, at most `peak`."""
+    """Arrival times in ms of a Poisson process of `rate(second)` per second, at most `peak`.
+    ValueError when there are too many."""
     found: list[float] = []
     now = 0.0
     while True:
         now += rng.exponential(1.0 / peak)
-        if now >= seconds or len(found) >= MOST_ARRIVALS:
+        if now >= seconds:
             return found
         if rng.random() * peak < rate(now):
             found.append(1e3 * now)
+            if len(found) > MOST_ARRIVALS:
+                raise ValueError(
+                    f"load: more than {MOST_ARRIVALS:,} requests arrive at one replica, after "
+                    f"{now:,.0f} of {seconds:,.0f} s; lower the rate or the seconds, or give more "
+                    "replicas"
+                )
 
 
 def bursts(base: float, peak: float, every: float, share: float) -> Callable[[float], float]:
@@ -82,37 +88,17 @@ def arrivals(
 
 
 def recorded(
-    path: Path,
-    corpus: str,
-    library: Library,
-    rng: np.random.Generator,
-    *,
-    seconds: float = math.inf,
-    speed: float = 1.0,
+    came: Sequence[Came], corpus: str, library: Library, rng: np.random.Generator
 ) -> list[Arrival]:
-    """Arrivals of a CSV with TIMESTAMP, ContextTokens, GeneratedTokens (Azure 2023), `speed` times
-    as fast, until `seconds` of the run. A longer output than the text drawn for it is cut to that;
-    of a longer text the end is taken. ValueError with the line for anything else."""
+    """Requests of a file with the corpus's texts in a shuffled order. A longer output than the text
+    drawn for it is cut to that; of a longer text the end is taken."""
     order = library.order(corpus, rng)
     found: list[Arrival] = []
-    begin = 0.0
-    with path.open(encoding="utf-8", newline="") as lines:
-        for number, row in enumerate(csv.DictReader(lines)):
-            try:
-                at = datetime.fromisoformat(row["TIMESTAMP"][:26]).timestamp()
-                prompt, output = int(row["ContextTokens"]), int(row["GeneratedTokens"])
-            except (KeyError, TypeError, ValueError) as error:
-                raise ValueError(f"{path.name}, line {number + 2}: no arrival: {error}") from None
-            if not number:
-                begin = at
-            ms = 1e3 * (at - begin) / speed
-            if ms > 1e3 * seconds or len(found) >= MOST_ARRIVALS:
-                break
-            text = int(order[number % len(order)])
-            length = int(library.last[text] - library.first[text])
-            found.append(Arrival(ms, text, max(prompt, 1), max(min(output, length), 1)))
-    if not found:
-        raise ValueError(f"{path.name}: there is no arrival in it")
+    for number, one in enumerate(came):
+        text = int(order[number % len(order)])
+        length = int(library.last[text] - library.first[text])
+        output = max(min(one.output, length), 1)
+        found.append(Arrival(1e3 * one.second, text, max(one.prompt, 1), output))
     return found
 
 
@@ -125,8 +111,7 @@ def replayed(
     speed: float = 1.0,
 ) -> list[Arrival]:
     """The requests of a recording when they came, each with its own text, `speed` times as fast,
-    until `seconds` of the run. ValueError when the
-    corpus is not of that recording."""
+    until `seconds` of the run. ValueError when the corpus is not of that recording."""
     places = library.ranges.get(corpus, range(0))
     lengths = [one.length for one in recording.requests]
     if [int(library.last[i] - library.first[i]) for i in places] != lengths:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
 
 from controller.simulate.drafters import SimulatedDrafter
 from controller.simulate.step_cost import StepCost
+
+Reals = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +33,11 @@ class Machine:
     max_batch: int = 256
     chains: bool = True
     slowdowns: Sequence[tuple[float, float]] = ()
-    """(second, factor): from then on verify steps take so many times as long."""
+    """(second, factor): from then on verify steps take so many times as long. The seconds rise."""
+
+    def __post_init__(self) -> None:
+        if any(one[0] >= after[0] for one, after in pairwise(self.slowdowns)):
+            raise ValueError("machine.slowdowns: each must begin later than the one before it")
 
     def beside_ms(self, requests: int, looked: bool) -> float:
         """The time of a step beside its forward and its drafts."""
@@ -41,3 +51,9 @@ class Machine:
             if ms >= 1e3 * second:
                 found = factor
         return found
+
+    def factors(self, ms: Reals) -> Reals:
+        """Those in force at these times, float64 [S]."""
+        begins = [1e3 * second for second, _ in self.slowdowns]
+        table = np.array([1.0, *(factor for _, factor in self.slowdowns)])
+        return table[np.searchsorted(begins, ms, side="right")]

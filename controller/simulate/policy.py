@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from controller.contract import Controller, CostPoint, Setting
+from controller.contract import NONE, Controller, CostPoint, Setting
 from controller.cost import CostModel
 from controller.policies import ADAPTIVE, NAMES, PolicyInputs, make
-from controller.policies.options import parse_options
+from controller.policies.options import AUTO, parse_options
 from controller.simulate.drafters import model_free
 from controller.simulate.machine import Machine
+
+NAMING = ("drafter", "matcher", "model")
+"""Options that name a drafter."""
 
 Make = Callable[[str, PolicyInputs], Controller]
 """A policy by name over its inputs."""
@@ -36,6 +39,18 @@ def parse_choice(text: str) -> Choice:
     choice = Choice(name, parse_options(rest))
     make(name, PolicyInputs((), options=choice.options))
     return choice
+
+
+def check_named(choice: Choice, drafters: Sequence[str]) -> None:
+    """ValueError for an option that names a drafter that there is not: the policy would run
+    without, unsaid."""
+    for option in NAMING:
+        named = choice.options.get(option, AUTO)
+        if named not in (AUTO, NONE, *drafters):
+            raise ValueError(
+                f"policies: {choice.label}: there is no drafter {named!r}, but "
+                f"{', '.join(drafters)}"
+            )
 
 
 def build(

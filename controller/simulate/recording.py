@@ -14,17 +14,18 @@ are passed over. What came of it as texts is `recorded_texts`."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from controller.contract import RECORDING_VERSION
+from controller.simulate.json_lines import first_object, objects
 from controller.simulate.texts import LONGEST, SOURCES
 
 MOST_TOKENS = 1_000_000
-MOST_LINE_BYTES = 16_000_000
+"""Of a prompt, and of an output."""
+LONGEST_NAME = 64
+MOST_DRAFTERS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +81,16 @@ class Recording:
 def read_recording(path: Path) -> Recording:
     """ValueError with file and line for anything that is no recording of this version, OSError
     where it cannot be read."""
-    recording = Recording({})
+    recording: Recording | None = None
     open_requests: dict[object, Recorded] = {}
     every: list[Recorded] = []
-    for number, record in _lines(path):
+    for number, record in objects(path):
+        if recording is None:
+            _check_version(path, record.get("recording"))
+            recording = Recording(record)
+            continue
         try:
-            if number == 1:
-                recording = Recording(record)
-            elif "verify_ms" in record:
+            if "verify_ms" in record:
                 recording.steps += 1
                 recording.seconds = max(recording.seconds, _seconds(record))
                 for one in record["requests"]:
@@ -95,7 +98,7 @@ def read_recording(path: Path) -> Recording:
                 _measure(recording, record)
             elif "arrived" in record:
                 came = record["arrived"]
-                mine = Recorded(_count(came["prompt"]), _seconds(record))
+                mine = Recorded(_count(came["prompt"], MOST_TOKENS), _seconds(record))
                 open_requests[came["request"]] = mine
                 every.append(mine)
             elif "finished" in record:
@@ -103,49 +106,31 @@ def read_recording(path: Path) -> Recording:
                 found, output = open_requests.pop(done["request"], None), _count(done["output"])
                 if found is not None and output:
                     found.steps = max(found.steps, 1)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise ValueError(f"{path.name}, line {number}: no recorded step: {error!r}") from None
-    if not recording.steps:
+    if recording is None or not recording.steps:
         raise ValueError(f"{path.name}: no request committed anything")
     recording.requests = [one for one in every if one.steps]
-    recording.kinds = _kinds(recording)
+    try:
+        recording.kinds = _kinds(recording)
+    except ValueError as error:
+        raise ValueError(f"{path.name}, drafters: {error}") from None
     return recording
 
 
 def is_recording(path: Path) -> bool:
     """Whether the file begins like one, of whatever version."""
-    try:
-        with path.open(encoding="utf-8") as lines:
-            first = json.loads(lines.readline(MOST_LINE_BYTES))
-    except (OSError, ValueError):
-        return False
-    return isinstance(first, dict) and "recording" in first
-
-
-def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if len(line) > MOST_LINE_BYTES:
-                raise ValueError(f"{path.name}, line {number}: it is longer than 16 MB")
-            try:
-                record = json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"{path.name}, line {number}: {error}") from None
-            if not isinstance(record, dict):
-                raise ValueError(f"{path.name}, line {number}: it is no JSON object")
-            if number == 1:
-                _check_version(path, record.get("recording"))
-            yield number, record
+    return "recording" in first_object(path)
 
 
 def _check_version(path: Path, version: object) -> None:
     if version is None:
         raise ValueError(f'{path.name}: the first line is not {{"recording": {RECORDING_VERSION}}}')
     if version != RECORDING_VERSION:
+        told = str(version)[:20] if isinstance(version, int | float | str) else "unknown"
         raise ValueError(
-            f"{path.name}: it is a recording of version {str(version)[:20]}; this release reads "
-            f"version {RECORDING_VERSION} alone. Record again, or replay it with the release that "
-            "made it."
+            f"{path.name}: it is a recording of version {told}; this release reads version "
+            f"{RECORDING_VERSION} alone. Record again, or replay it with the release that made it."
         )
 
 
@@ -154,11 +139,16 @@ def _kinds(recording: Recording) -> dict[str, str]:
     model unless its drafts came from matches."""
     named = recording.head.get("drafters")
     named = named if isinstance(named, dict) else {}
-    kinds = {str(name): str(kind) for name, kind in named.items()}
+    kinds = {
+        _name(name): "model" if kind == "model" else "model_free" for name, kind in named.items()
+    }
     for one in recording.requests:
         for name in (*one.starts, *one.tails):
             if name not in kinds:
-                kinds[name] = "model" if _is_model(name, recording.requests) else "model_free"
+                found = _is_model(name, recording.requests)
+                kinds[_name(name)] = "model" if found else "model_free"
+                if len(kinds) > MOST_DRAFTERS:
+                    raise ValueError(f"there are more than {MOST_DRAFTERS}")
     return kinds
 
 
@@ -270,9 +260,16 @@ def _draft(one: dict[str, Any]) -> tuple[int, int]:
     return drafted, accepted
 
 
-def _count(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 100_000_000:
-        raise ValueError(f"{str(value)[:40]} is no count")
+def _name(value: object) -> str:
+    """A drafter's. The file names them, and they are printed."""
+    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_NAME or not value.isprintable():
+        raise ValueError(f"{str(value)[:40]!r} is no drafter's name")
+    return value
+
+
+def _count(value: object, most: int = 100_000_000) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise ValueError(f"{str(value)[:40]} is no count from 0 to {most:,}")
     return value
 
 

@@ -36,10 +36,11 @@ class Clock:
 
 @dataclass(slots=True)
 class Latency:
-    """Of a finished request in ms: to its first token, and per token after that."""
+    """Of a finished request in ms: to its first token, and per token after that, None where there
+    was none."""
 
     first_ms: float
-    per_token_ms: float
+    per_token_ms: float | None
 
 
 class Point(NamedTuple):
@@ -241,7 +242,8 @@ def open_loop(
         _take(controller, run)
         for one in live:
             if one.at >= one.end and not one.prefill:
-                per_token = (clock.ms - one.first_ms) / max(one.produced - 1, 1)
+                more = one.produced - 1
+                per_token = (clock.ms - one.first_ms) / more if more else None
                 run.latencies.append(Latency(one.first_ms - one.arrived, per_token))
                 controller.forget(one.id)
                 finished += 1

@@ -23,6 +23,7 @@ from controller.contract import (
     ShadowScore,
     StepOutcome,
 )
+from controller.simulate.drafters import model_free
 from controller.simulate.lanes import Lane, Lanes
 from controller.simulate.live import Live, Shadows
 from controller.simulate.machine import Machine
@@ -61,7 +62,7 @@ class Stepper:
     ) -> None:
         self.machine = machine
         self.controller = controller
-        self.shadows = Shadows(library)
+        self.shadows = Shadows(library, model_free(machine.drafters))
         self.steps = 0
         self._limit = library.longest + LONGEST + 1
         self._drafters = {one.name: one for one in machine.drafters}
@@ -86,7 +87,14 @@ class Stepper:
         attentive = controller.attentive
         offers = self._offers(decoding) if attentive else []
         views = [
-            RequestView(one.id, "", one.context, self._limit - one.produced, 0.0, False)
+            RequestView(
+                one.id,
+                "",
+                one.context,
+                self._limit - one.produced,
+                self._lanes.temperature(one),
+                False,
+            )
             for one in decoding
         ]
         room = max(0, machine.row_limit - len(decoding))
@@ -94,7 +102,7 @@ class Stepper:
         plan = controller.plan(BatchView(self.steps, views, prefill_rows, room), offers)
         seconds = time.thread_time() - begin
         lanes = [
-            self._lanes.draft(live, one, plan.bars)
+            self._lanes.draft(live, one)
             for live, one in zip(decoding, plan.allotments, strict=True)
         ]
         rows = np.array([1 + lane.drafted for lane in lanes])

@@ -13,8 +13,6 @@ from controller.policies import ADAPTIVE, NAMES
 from controller.simulate.cells import (
     SETTING,
     Cell,
-    is_code,
-    label,
     library_of,
     machine,
     points_of,
@@ -68,18 +66,18 @@ def _policy(cell: Cell, name: str, seed: int) -> Row:
     simulated = machine(cell.batch)
     clock = Clock()
     controller = build(Choice(name), simulated, points_of(simulated, seed), clock, SETTING)
-    library = library_of(cell.corpora)
+    library = library_of(tuple(cell.corpora))
     run = closed(simulated, library, cell.phases, controller, clock, seed)
     found = row(name, run)
     if cell.kind == BREAK:
-        found["after_break"] = added_up(cell.phases, run.bins, _labels(cell))
+        found["after_break"] = added_up(cell.phases, run.bins, cell.corpora)
     return found
 
 
 def _bounds(cell: Cell, seed: int) -> list[Row]:
     """Plain decoding, the best static choice with the speed of every other, the best static choice
     of each phase, and the clairvoyant."""
-    simulated, library = machine(cell.batch), library_of(cell.corpora)
+    simulated, library = machine(cell.batch), library_of(tuple(cell.corpora))
     choices = grid(simulated)
     results = run_statics(simulated, library, cell.phases, choices, seed)
     speeds = [result.throughput for result in results]
@@ -92,7 +90,7 @@ def _bounds(cell: Cell, seed: int) -> list[Row]:
     ms = sum(tokens * one[1] / one[0] for tokens, one in zip(work, phases, strict=True))
     by_phase: Row = {"policy": BEST_BY_PHASE, "tokens_per_s": round(1e3 * sum(work) / ms, 3)}
     if cell.kind == BREAK:
-        by_phase["best_after"] = best_after(cell.phases, phases, _labels(cell))
+        by_phase["best_after"] = best_after(cell.phases, phases, cell.corpora)
     grid_speeds = {
         choice.name: round(speed, 3) for choice, speed in zip(choices, speeds, strict=True)
     }
@@ -113,10 +111,6 @@ def run_all(work: Sequence[Task], processes: int) -> Iterable[tuple[int, list[Ro
         running = {pool.submit(run_task, task): i for i, task in enumerate(work)}
         for done in as_completed(running):
             yield running[done], done.result()
-
-
-def _labels(cell: Cell) -> dict[str, str]:
-    return {corpus: label(corpus) for corpus in cell.corpora}
 
 
 def judge(cells: Sequence[Cell], rows: Sequence[Row]) -> list[Row]:
@@ -158,7 +152,7 @@ def figures(rows: Sequence[Row], who: str = ADAPTIVE) -> Row:
     steady = [one for one in mine if one["figure"] == "steady"]
     settled = sum(one.get("settled_steps", 0) for one in steady)
     switches = sum(one.get("settled_switches", 0) for one in steady)
-    code = [one for one in steady if is_code(one["cell"].partition(",")[0])]
+    code = [one for one in steady if "code" in one["cell"].rpartition(", batch ")[0]]
 
     def edits(batch: int) -> float | None:
         return min((one["vs_best_static"] for one in code if one["batch"] == batch), default=None)

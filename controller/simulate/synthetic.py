@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -39,12 +40,24 @@ class Rates:
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """Texts of mean lengths `prompt` and `output`. drafters: their rates. breaks: (output position,
-    rates by drafter) from which on other rates hold."""
+    rates by drafter) from which on other rates hold, of drafters that have some; the positions
+    rise."""
 
     drafters: dict[str, Rates]
     prompt: int = 200
     output: int = 250
     breaks: Sequence[tuple[int, dict[str, Rates]]] = field(default_factory=tuple)
+
+    def __post_init__(self) -> None:
+        if any(one[0] >= after[0] for one, after in pairwise(self.breaks)):
+            raise ValueError("breaks: each must be at a later position than the one before it")
+        for at, rates in self.breaks:
+            for name in rates:
+                if name not in self.drafters:
+                    raise ValueError(
+                        f"breaks: {name} gets other rates at {at}, but drafters.{name} has none "
+                        "to begin with"
+                    )
 
 
 def make_texts(recipe: Recipe, count: int, seed: int) -> list[Text]:

@@ -51,11 +51,12 @@ class Text:
 class Library:
     """All texts of a run in flat arrays, so that a place in a text is one number.
 
-    accepted, match, source: by drafter, int [all tokens]; margins, chances: [all tokens, LONGEST],
-    of those that tell them; sampled: bool [all tokens]; next_start: the first place from there on
-    with a draft to shadow, or the text's end. first, last: by text, where its output begins and
-    ends. begin: where its decoding begins, because the first token comes with the prompt; context:
-    tokens before that. ranges: the texts of each corpus."""
+    accepted, match, source: by drafter, int [all tokens], zeros of texts that do not know it: no
+    draft of a look-up, nothing right of a model; margins, chances: [all tokens, LONGEST], of those
+    that tell them; sampled: bool [all tokens]; next_start: by drafter, the first place from there
+    on with a match, or the text's end. first, last: by text, where its output begins and ends.
+    begin: where its decoding begins, because the first token comes with the prompt; context: tokens
+    before that. ranges: the texts of each corpus."""
 
     def __init__(self, corpora: Mapping[str, Sequence[Text]], drafters: Sequence[str]) -> None:
         texts: list[Text] = []
@@ -74,14 +75,13 @@ class Library:
         self.prompts: Numbers = prompts
         self.context: Numbers = prompts + self.begin - self.first
         self.longest = int(lengths.max())
-        self.model_free = tuple(d for d in drafters if any(d in t.match for t in texts))
         self.accepted = {d: _flat([t.accepted.get(d) for t in texts], lengths) for d in drafters}
-        self.match = {d: _flat([t.match.get(d) for t in texts], lengths) for d in self.model_free}
-        self.source = {d: _flat([t.source.get(d) for t in texts], lengths) for d in self.model_free}
+        self.match = {d: _flat([t.match.get(d) for t in texts], lengths) for d in drafters}
+        self.source = {d: _flat([t.source.get(d) for t in texts], lengths) for d in drafters}
         self.margins = _told([t.margins for t in texts], lengths)
         self.chances = _told([t.chances for t in texts], lengths)
         self.sampled = np.repeat([t.sampled for t in texts], lengths)
-        self.next_start = {d: self._next(self.match[d]) for d in self.model_free}
+        self.next_start = {d: self._next(self.match[d]) for d in drafters}
 
     def _next(self, match: Numbers) -> Numbers:
         """[all tokens + 1]; the texts' ends are kept apart."""

@@ -7,20 +7,21 @@ where it lies follows from the token ids, as a serving engine would know it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from controller.simulate.json_lines import first_object, objects
 from controller.simulate.texts import LONGEST, Numbers, Text
 
 NGRAM, EAGLE = "ngram", "eagle"
+HEAD = "acc_"
+"""Of the field that a drafter's acceptance is in."""
 LOOKED_UP = 3
 """Shortest n-gram that the traces' drafter looks up; longer ones are found by comparing on."""
 MATCH_CAP = 32
-MOST_LINE_BYTES = 16_000_000
 
 
 def read_traces(path: Path) -> list[Text]:
@@ -28,20 +29,13 @@ def read_traces(path: Path) -> list[Text]:
     which position an entry belongs to is not known. ValueError with file and line for anything
     that is not such a trace."""
     texts: list[Text] = []
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            if len(line) > MOST_LINE_BYTES:
-                raise ValueError(f"{path.name}, line {number}: it is longer than 16 MB")
-            try:
-                text = _text(json.loads(line))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise ValueError(
-                    f"{path.name}, line {number}: no acceptance trace: {error}"
-                ) from None
-            if text is not None:
-                texts.append(text)
+    for number, record in objects(path):
+        try:
+            text = _text(record)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ValueError(f"{path.name}, line {number}: no acceptance trace: {error}") from None
+        if text is not None:
+            texts.append(text)
     if not texts:
         raise ValueError(f"{path.name}: no text has an entry for every output position")
     return texts
@@ -49,16 +43,16 @@ def read_traces(path: Path) -> list[Text]:
 
 def _text(record: dict[str, Any]) -> Text | None:
     """None for a text with a list that is not aligned."""
-    prompt, output = record["prompt_token_ids"], record["generated_token_ids"]
+    prompt, output = (_list(record[key]) for key in ("prompt_token_ids", "generated_token_ids"))
     accepted: dict[str, Numbers] = {}
     for key, found in record.items():
-        if key.startswith("acc_"):
-            emitted = np.array(found["acc_len"], np.int64)
+        if key.startswith(HEAD):
+            emitted = _list(found["acc_len"])
             if len(emitted) != len(output):
                 return None
-            if emitted.size and (emitted.min() < 1 or emitted.max() > LONGEST + 1):
+            if not all(type(one) is int and 1 <= one <= LONGEST + 1 for one in emitted):
                 raise ValueError(f"{key}: a step emits 1 to {LONGEST + 1} tokens")
-            accepted[key.removeprefix("acc_")] = emitted - 1
+            accepted[key.removeprefix(HEAD)] = np.array(emitted, np.int64) - 1
     if not accepted or not output:
         return None
     match: dict[str, Numbers] = {}
@@ -69,6 +63,12 @@ def _text(record: dict[str, Any]) -> Text | None:
         missed = (match[NGRAM] == 0) & (accepted[NGRAM] > 0)
         match[NGRAM][missed], source[NGRAM][missed] = LOOKED_UP, 1
     return Text(len(prompt), len(output), accepted, match, source)
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{str(value)[:40]} is no list")
+    return value
 
 
 def matches(prompt: Sequence[int], output: Sequence[int]) -> tuple[Numbers, Numbers]:
@@ -91,15 +91,9 @@ def matches(prompt: Sequence[int], output: Sequence[int]) -> tuple[Numbers, Numb
     return found[0], found[1]
 
 
-def is_trace(path: Path) -> bool:
-    """Whether the file begins like an acceptance trace."""
-    try:
-        with path.open(encoding="utf-8") as lines:
-            first = json.loads(lines.readline(MOST_LINE_BYTES))
-    except (OSError, ValueError):
-        return False
-    return (
-        isinstance(first, dict)
-        and {"prompt_token_ids", "generated_token_ids"} <= first.keys()
-        and any(key.startswith("acc_") for key in first)
-    )
+def traced_drafters(path: Path) -> tuple[str, ...]:
+    """Of an acceptance trace, by its first text; none of a file that is no trace."""
+    first = first_object(path)
+    if not {"prompt_token_ids", "generated_token_ids"} <= first.keys():
+        return ()
+    return tuple(key.removeprefix(HEAD) for key in first if key.startswith(HEAD))

@@ -167,6 +167,9 @@ class Engine:
                 if body.drafter == "refused":
                     text = "The setting was refused."
                     return Reply(call, None, "bad_setting", text, "drafter")
+                if body.drafter == "mtp" and self._mtp.state != "loaded":
+                    text = "drafter mtp is not loaded."
+                    return Reply(call, None, "unknown_drafter", text, "drafter")
                 self.controller = ControllerState(
                     body.mode,
                     body.drafter,
@@ -185,6 +188,8 @@ class Engine:
                 chosen = msgspec.structs.asdict(body)
                 self.controller = msgspec.structs.replace(self.controller, **chosen)
                 return Reply(call, msgspec.to_builtins(self.controller))
+            case SetDrafter(name="mtp") if self._mtp.state != "loaded":
+                return Reply(call, None, "unknown_drafter", "drafter mtp is not loaded.", "name")
             case SetDrafter(name="mtp", enabled=enabled):
                 self._mtp_enabled = enabled is not False
                 return Reply(call, msgspec.to_builtins(self._mtp_state))

@@ -16,6 +16,7 @@ from websockets.exceptions import ConnectionClosed
 from engine.child import Child
 from engine.client import MOST_STARTS, EngineCallError, EngineClient, EngineStartError
 from engine.config import EngineConfig
+from engine.log_files import older
 from engine.recovery import Backoff
 from engine.wire import (
     Failed,
@@ -157,6 +158,110 @@ def test_a_drafter_that_kills_every_engine_at_its_start_is_given_up(
     asyncio.run(scenario())
     assert caplog.text.count("the engine did not restart") == MOST_STARTS
     assert caplog.text.count("without the drafters loaded meanwhile") == 1
+
+
+def test_a_setting_that_a_restarted_engine_refuses_is_told_and_forgotten_but_its_limits_stay(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    refused: list[tuple[Any, str]] = []
+
+    async def scenario() -> None:
+        seen: list[Snapshot] = []
+        engine = client(
+            tmp_path,
+            on_snapshot=seen.append,
+            on_refused=lambda setting, error: refused.append((setting, error.code)),
+        )
+        hello = await engine.start()
+        await engine.call(LoadDrafter("mtp", "gone"))  # StartFailed, so that it is left out
+        await engine.call(SetDrafter("mtp", False))
+        await engine.call(SetController("pinned", "mtp", None, ((4, 2),), None, 30.5))
+        os.kill(hello.pid, signal.SIGKILL)
+        await until(lambda: engine.restarts == 1 and engine.state == "ready")
+        seen.clear()
+        await until(lambda: seen)
+        now = seen[-1].controller
+        assert (now.mode, now.drafter, now.schedule, now.tpot_target_ms) == ("auto", None, (), 30.5)
+        assert engine.hello is not None
+        os.kill(engine.hello.pid, signal.SIGKILL)
+        await until(lambda: engine.restarts == 2 and engine.state == "ready")
+        seen.clear()
+        await until(lambda: seen)
+        assert (seen[-1].controller.mode, seen[-1].controller.tpot_target_ms) == ("auto", 30.5)
+        await engine.stop()
+
+    asyncio.run(scenario())
+    pin = SetController("pinned", "mtp", None, ((4, 2),), None, 30.5)
+    assert refused == [
+        (SetDrafter("mtp", False), "unknown_drafter"),
+        (pin, "unknown_drafter"),
+    ]
+    assert caplog.text.count("the restarted engine did not take") == 2
+    assert "drafter mtp is not loaded." in caplog.text
+
+
+def test_an_engine_that_dies_while_it_is_given_its_settings_is_followed_by_one_that_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("engine.client.Backoff", partial(Backoff, 0.01, 0.02))
+    honest = Child.send
+    kill = [True]
+
+    def send(self: Child, message: Any) -> None:
+        if isinstance(getattr(message, "body", None), SetController) and kill:
+            kill.clear()
+            os.kill(self.pid, signal.SIGKILL)
+        honest(self, message)
+
+    async def scenario() -> None:
+        seen: list[Snapshot] = []
+        engine = client(tmp_path, on_snapshot=seen.append)
+        hello = await engine.start()
+        await engine.call(SetController("pinned", "ngram", 4))
+        stream = engine.submit(submit("a", "queued"))
+        monkeypatch.setattr(Child, "send", send)
+        os.kill(hello.pid, signal.SIGKILL)
+        await until(lambda: engine.restarts == 2 and engine.state == "ready")
+        seen.clear()
+        await until(lambda: seen)
+        assert seen[-1].controller.mode == "pinned"
+        stream.cancel()
+        assert isinstance([event async for event in stream][-1], Finished)
+        await engine.stop()
+
+    asyncio.run(scenario())
+
+
+def test_each_start_begins_a_new_log_and_a_restart_only_when_it_is_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("engine.client.Backoff", partial(Backoff, 0.01, 0.02))
+    log = tmp_path / "logs" / "engine.log"
+    log.parent.mkdir()
+    log.write_text("of the run before\n")
+
+    async def die(engine: EngineClient, restarts: int) -> None:
+        async for _ in engine.submit(submit(f"a{restarts}", "die")):
+            pass
+        await until(lambda: engine.restarts >= restarts and engine.state == "ready")
+
+    async def scenario() -> None:
+        engine = client(tmp_path)
+        await engine.start()
+        assert older(log).read_text() == "of the run before\n"
+        await die(engine, 2)
+        assert log.read_text().count("dying as told") == 2
+        assert older(log).read_text() == "of the run before\n"
+        monkeypatch.setattr("engine.log_files.MOST_BYTES", 10)
+        await die(engine, 4)
+        assert engine.death is not None
+        assert engine.death.log_line is not None
+        assert "dying as told" in engine.death.log_line
+        assert log.read_text() == ""
+        assert older(log).read_text().count("dying as told") == 1
+        await engine.stop()
+
+    asyncio.run(scenario())
 
 
 def test_a_drafter_whose_load_was_not_waited_for_is_loaded_by_the_next_engine(tmp_path: Path):
@@ -450,6 +555,32 @@ def test_why_the_engine_ended_is_told_where_operators_look(tmp_path: Path):
         api.ready()
         assert "detail" not in http.get("/health/ready").json()
         assert http.get("/api/state").json()["engine"]["last_death"] == death
+
+
+def test_a_pin_that_a_restarted_engine_refuses_is_told_where_operators_look(tmp_path: Path):
+    with running_api(tmp_path) as api:
+        api.ready()
+        http = api.client
+        assert http.post("/api/drafters/mtp/load", json={"source": "gone"}).is_success
+        pin = {"mode": "pinned", "drafter": "mtp"}
+        assert http.put("/api/controller", json=pin).json()["drafter"] == "mtp"
+        assert api.service.engine.pid is not None
+        os.kill(api.service.engine.pid, signal.SIGKILL)
+        eventually(lambda: api.service.engine.restarts == 1)
+        api.ready()
+        eventually(lambda: http.get("/api/state").json()["controller"]["mode"] == "auto")
+        setting = http.get("/api/state").json()["controller"]
+        assert setting["drafter"] is None
+        assert setting["set_by"] == "engine restart"
+        found = eventually(
+            lambda: [
+                entry
+                for entry in http.get("/api/audit").json()["audit"]
+                if entry["actor_name"] == "engine restart"
+            ]
+        )
+        assert (found[0]["action"], found[0]["result"]) == ("set_controller", "unknown_drafter")
+        assert found[0]["after"]["drafter"] == "mtp"
 
 
 def test_an_engine_that_cannot_start_is_told_and_the_api_stays_live(tmp_path: Path):

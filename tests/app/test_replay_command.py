@@ -10,9 +10,11 @@ import pytest
 
 from app.failures import Failure
 from app.options import build_parser
-from app.simulate.config import recorded
+from app.simulate import texts
 from app.simulate.replay import replay
+from app.simulate.texts import recorded
 from controller.contract import RECORDING_VERSION
+from controller.simulate.recording import Recording
 
 SERVER: dict[str, Any] = {
     "recording": RECORDING_VERSION, "model": "HuggingFaceTB/SmolLM2-135M-Instruct", "device": "cpu",
@@ -90,6 +92,43 @@ def test_a_drafter_that_was_loaded_later_is_one_of_the_machine(tmp_path: Path) -
     assert recorded(path).kinds == {"ngram": "model_free", "mtp": "model"}
 
 
+def test_a_look_up_that_was_enabled_and_never_scored_has_no_draft(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    drafters = SERVER["drafters"] | {"suffix": "model_free"}
+    path = recording(tmp_path / "live.jsonl", drafters=drafters)
+    policies = ("--policy", "adaptive", "--policy", "fixed drafter=suffix draft_length=3")
+    assert run(str(path), *policies, "--json", str(out)) == 0
+    adaptive, suffix = json.loads(out.read_text())["rows"]
+    assert adaptive["acceptance_length"] > 1.2
+    assert (suffix["acceptance_length"], suffix["mean_d"]) == (1.0, 0.0)
+    assert run(str(recording(tmp_path / "all.jsonl", drafters={"suffix": "model_free"}))) == 0
+
+
+def test_a_link_and_a_relative_path_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+    inner = texts.read_recording
+
+    def watched(path: Path) -> Recording:
+        read.append(path)
+        return inner(path)
+
+    monkeypatch.setattr(texts, "read_recording", watched)
+    (tmp_path / "kept").mkdir()
+    target = recording(tmp_path / "kept" / "0001.jsonl")
+    (tmp_path / "latest.jsonl").symlink_to(target)
+    monkeypatch.chdir(tmp_path)
+    assert run("latest.jsonl", "--policy", "off") == 0
+    assert read == [tmp_path / "latest.jsonl"]
+
+
+def test_a_policy_for_a_drafter_that_was_not_recorded_is_refused(tmp_path: Path) -> None:
+    path = recording(tmp_path / "live.jsonl")
+    with pytest.raises(Failure, match=r"policies: .*no drafter 'suffix', but ngram, mtp"):
+        run(str(path), "--policy", "fixed drafter=suffix")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -98,6 +137,8 @@ def test_a_drafter_that_was_loaded_later_is_one_of_the_machine(tmp_path: Path) -
         ('{"other": 1}\n', "first line"),
         ("", "no request committed"),
         ('{"recording": 2}\nnot json\n', "line 2"),
+        ('{"recording": 2}\n' + "[" * 100_000, "line 2: its values are nested too deeply"),
+        ("[" * 100_000, "line 1: its values are nested too deeply"),
     ],
 )
 def test_what_cannot_be_replayed_is_said(tmp_path: Path, text: str, said: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 from app.failures import Failure
 from app.options import build_parser
 from app.simulate import command as simulate
+from app.simulate import config as simulate_config
 from app.simulate.config import Config, read_config
 from app.simulate.options import add_simulate
 from controller.contract import RECORDING_VERSION
@@ -96,10 +97,30 @@ def test_an_open_load_shows_latencies(tmp_path: Path, capsys: pytest.CaptureFixt
     assert adaptive["tpot_ms"]["p50"] > 0.0
 
 
+def test_recorded_arrivals_are_read_once_for_all_policies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = "".join(f"2023-11-16 18:17:{59 - k},{20 + k},9\n" for k in range(9))
+    (tmp_path / "came.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
+    read: list[Path] = []
+    inner = simulate_config.read_arrivals
+
+    def watched(path: Path, *rest: float) -> object:
+        read.append(path)
+        return inner(path, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(simulate_config, "read_arrivals", watched)
+    load = '[load]\nkind = "recorded"\ntexts = "code"\narrivals = "came.csv"\nseconds = 6.0\n'
+    out = tmp_path / "out.json"
+    assert main(["simulate", "run", str(config(tmp_path, BASE + load)), "--json", str(out)]) == 0
+    assert [row["finished"] for row in json.loads(out.read_text())["rows"]] == [7, 7]
+    assert read == [tmp_path / "came.csv"]
+
+
 def test_a_recording_is_replayed_with_its_own_arrivals(tmp_path: Path) -> None:
     path, out = tmp_path / "live.jsonl", tmp_path / "out.json"
     records: list[dict[str, object]] = [
-        {"recording": RECORDING_VERSION, "drafters": {"ngram": "model_free"}}
+        {"recording": RECORDING_VERSION, "drafters": {"ngram": "model_free", "eagle": "model"}}
     ]
     for number in range(5):
         records.append({"s": 0.1 * number, "arrived": {"request": number, "prompt": 9}})
@@ -143,6 +164,10 @@ def test_ten_thousand_nodes_are_a_sample_scaled(tmp_path: Path, load: str) -> No
         ("requests = 4", "requests = 17", "max_batch is 16"),
         ('"adaptive"', '"magic"', "'magic' is not one of adaptive"),
         ("draft_length=3", "draft_length=x", "draft_length"),
+        ("drafter=eagle", "drafter=eagel", "there is no drafter 'eagel', but ngram, eagle"),
+        ('name = "eagle"', 'name = "eagel"', "texts.code: it does not know the drafter 'eagel'"),
+        ("max_batch = 16", "slowdowns = [[2.0, 1.5], [1.0, 2.0]]", "machine.slowdowns"),
+        ("[machine]", "a = " + 3000 * "[" + "\n[machine]", "nested too deeply"),
         ('kind = "closed"', 'kind = "other"', "other"),
     ],
 )
@@ -172,13 +197,17 @@ def test_the_documented_examples_are_configurations(tmp_path: Path) -> None:
     (tmp_path / "arrivals.csv").write_text(
         "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,480,10\n"
     )
+    shadows = [
+        {"drafter": name, "drafted": 3, "accepted": 1, "match": 4} for name in ("ngram", "suffix")
+    ]
     row = {
         "request": 1,
         "context": 9,
         "drafter": "none",
         "drafted": 0,
         "accepted": 0,
-        "committed": 1,
+        "committed": 4,
+        "shadows": shadows,
     }
     records = (
         {"recording": RECORDING_VERSION},
@@ -192,6 +221,10 @@ def test_the_documented_examples_are_configurations(tmp_path: Path) -> None:
         scenario = found.scenario(tmp_path)
         assert found.choices
         assert isinstance(scenario.library, Library)
+        for corpus, places in scenario.library.ranges.items():
+            ends = scenario.library.first[places.start], scenario.library.last[places.stop - 1]
+            for name, accepted in scenario.library.accepted.items():
+                assert accepted[slice(*ends)].any(), f"{name} is useless on {corpus}"
         if scenario.deal is not None:
             assert scenario.deal(scenario.library, 0, np.random.default_rng(0))
 
@@ -220,7 +253,7 @@ def test_the_suite_writes_its_figures_and_rows(
     folder.mkdir()
     write_trace(folder / "acceptance_a.jsonl")
     command = ["simulate", "suite", "--traces", str(folder), "--json", str(out)]
-    command += ["--scale", "0.0005", "--policies", "none", "--plots", str(tmp_path)]
+    command += ["--scale", "0.0005", "--policies", "none", "--plots", str(tmp_path / "a" / "b")]
     assert main([*command, "--processes", "1"]) == 0
     shown = capsys.readouterr().out
     for words in ("steady.worst_vs_best_static: ", "recovery.steps_p50: ", "mixed to useless"):
@@ -236,7 +269,8 @@ def test_the_suite_writes_its_figures_and_rows(
     assert set(written["code_edits"]) == {"b1", "b8"}
     assert "switches_per_1000" in written["steady"]
     assert {row["policy"] for row in written["rows"]} >= {"none", "best static", "adaptive"}
-    assert (tmp_path / "throughput.svg").exists()
+    assert written["traces"] == ["a"]
+    assert (tmp_path / "a" / "b" / "throughput.svg").exists()
 
 
 @pytest.mark.parametrize(
@@ -244,7 +278,8 @@ def test_the_suite_writes_its_figures_and_rows(
     [
         (["--policies", "magic"], "magic"),
         (["--json", "/nowhere/at/all.json"], "no folder"),
-        (["--plots", "/nowhere"], "no such folder"),
+        (["--json", "."], "is a folder"),
+        (["--plots", __file__], "is a file"),
         ([], "no acceptance trace"),
     ],
 )

@@ -215,7 +215,7 @@ def test_news_that_no_plan_asks_for_do_not_pile_up(drafted: int) -> None:
         for one in (model, asked):
             one.learn(number % 7, "ngram", SHORT, drafted, number % 2)
         asked.rates(1, "ngram", SHORT, 3)
-    drafters = model._drafters.values()  # pyright: ignore[reportPrivateUsage] - what waits there
+    drafters = model._drafters.values()
     assert max(len(known.rates.news) for known in drafters) < MOST_WAITING
     found, expected = (one.rates(99, "ngram", SHORT, 3) for one in (model, asked))
     assert found == pytest.approx(expected, abs=0.05)

@@ -77,15 +77,31 @@ def test_a_plan_beyond_the_limit_is_priced_as_it_is() -> None:
 # --- reasons --------------------------------------------------------------------------------------
 
 
-def regime(drafter: str, **means: float) -> Regime:
-    """A regime of plain decoding that has become one of drafting with `drafter`."""
+def regime(drafter: str, first: float = 0.3, row_cost: float = 0.5, size: int = 1) -> Regime:
+    """A regime of plain decoding that has become one of drafting with `drafter`, while acceptance,
+    the price of a row or the batch moved to these."""
     found = Regime(("ngram", "mtp"), (1,))
-    base = {"requests": 1, "own": 1, "context": 10.0, "forced": 0, "blocked": 0}
-    plain = {"first": 0.3, "row_cost": 0.5, "plain_ms": 10.0, "plain_tokens": 1.0}
-    sample = Sample(**base, **plain, tokens=1.0, ms=10.0, offers={"ngram": 1}, offered=1)
+    sample = Sample(
+        requests=1,
+        own=1,
+        context=10.0,
+        forced=0,
+        blocked=0,
+        first=0.3,
+        row_cost=0.5,
+        plain_ms=10.0,
+        plain_tokens=1.0,
+        tokens=1.0,
+        ms=10.0,
+        offers={"ngram": 1},
+        offered=1,
+    )
     found.update(sample)
     found.enter("none", 0.0, 0.0)
-    later = dataclasses.replace(sample, drafts={drafter: (1, 3)}, **means)
+    drafts = {drafter: (1, 3)}
+    later = dataclasses.replace(
+        sample, drafts=drafts, first=first, row_cost=row_cost, requests=size
+    )
     for _ in range(400):
         found.update(later)
     return found
@@ -104,13 +120,13 @@ def test_a_probe_is_the_reason_only_of_the_drafter_that_it_tried() -> None:
 
 def test_a_price_that_falls_with_the_load_is_no_news_from_a_probe() -> None:
     assert regime("mtp", row_cost=0.2).reason(("mtp",), False, MODELS) == "PROBE"
-    alone = regime("mtp", row_cost=0.2, requests=4)
+    alone = regime("mtp", row_cost=0.2, size=4)
     assert alone.reason(("mtp",), False, MODELS) == "PRICE_DOWN"
 
 
 def test_the_harm_guard_is_not_the_reason_of_what_comes_long_after() -> None:
     world = simulate(match=lambda step: 0.9 if step > 1200 else 0.0).run(200)
-    world.controller._journal.guard_ended()  # pyright: ignore[reportPrivateUsage] - its one event
+    world.controller._journal.guard_ended()
     world.run(1400)
     reasons = [one.reason for one in world.controller.take_decisions()]
     assert "REARMED" not in reasons

@@ -60,7 +60,10 @@ class Live:
         return self._call("GET", path)
 
     def set_auto(self) -> None:
-        self._call("PUT", "/api/controller", {"mode": "auto"})
+        self.set_controller({"mode": "auto"})
+
+    def set_controller(self, setting: dict[str, Any]) -> None:
+        self._call("PUT", "/api/controller", setting)
 
     def set_parameters(self, drafter: str, values: dict[str, Any]) -> None:
         self._call("PUT", f"/api/drafters/{drafter}", {"parameters": values})

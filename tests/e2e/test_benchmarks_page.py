@@ -91,6 +91,26 @@ def test_a_run_is_downloaded_as_json_and_as_a_page(
     assert re.search("Speed against none.*<svg", texts["html"], re.DOTALL)
 
 
+def test_a_name_in_a_recorded_row_fetches_nothing(page: Page, live: Live) -> None:
+    image = "![](http://127.0.0.1:9/p.png) <b>x</b> :red[y] _z_"
+    first, second = measured.rows()[:2]
+    rows = [first | {"phase": image}, second | {"phase": "rush"}]
+    name = live.post("/api/benchmarks", measured.body(rows=rows))["id"]
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    try:
+        page.goto(f"{live.console}/benchmarks?run={name}")
+        card = page.locator(".st-key-card-benchmark")
+        expect(card.get_by_role("radio")).to_have_count(2)
+        expect(card.get_by_role("radiogroup")).to_contain_text(f"{image}: 1 at once")
+        page.get_by_role("radio", name="rush: 1 at once").click()
+        expect(card).to_contain_text("This load only; 2 were measured.")
+        assert card.locator("img").count() == 0
+        assert not [url for url in asked if "p.png" in url]
+    finally:
+        live.delete(f"/api/benchmarks/{name}")
+
+
 def test_a_run_is_removed_after_a_second_click(page: Page, live: Live, runs: list[str]) -> None:
     page.goto(f"{live.console}/benchmarks?run={runs[1]}")
     card = page.locator(".st-key-card-benchmark")

@@ -153,6 +153,26 @@ def test_controller_switches_to_a_pinned_drafter_and_back(
         live.set_auto()
 
 
+def test_the_open_form_takes_over_what_is_changed_elsewhere(page: Page, live: Live) -> None:
+    page.goto(f"{live.console}/controller")
+    target = page.get_by_role("spinbutton", name="TPOT target (ms)")
+    expect(target).to_have_value("")
+    schedule = [{"max_requests": 4, "draft_length": 2}]
+    try:
+        live.set_controller({"mode": "pinned", "drafter": "ngram", "schedule": schedule})
+        expect(page.get_by_role("radio", name="Pinned")).to_be_checked()
+        expect(page.get_by_text("Draft schedule: D 2 up to 4, then 0")).to_be_visible()
+        expect(page.locator(".st-key-switch-answer")).to_contain_text("Changed elsewhere, by")
+        target.fill("30")
+        target.press("Enter")
+        page.get_by_role("button", name="Apply", exact=True).click()
+        expect(page.locator(".st-key-switch-answer")).to_contain_text("Drafts keep TPOT within 30")
+        setting = live.get("/api/state")["controller"]
+        assert (setting["schedule"], setting["tpot_target_ms"]) == (schedule, 30)
+    finally:
+        live.set_auto()
+
+
 def test_a_decision_opens_with_its_inputs_and_candidates(
     page: Page, live: Live, plain_load: None
 ) -> None:

@@ -61,6 +61,11 @@ def test_every_variable_is_one_that_the_product_reads(name: str) -> None:
     assert used <= known
 
 
+@pytest.mark.parametrize("name", ["server", "server-gpu"])
+def test_the_address_of_the_console_can_be_told_to_the_server(name: str) -> None:
+    assert SERVICES[name]["environment"]["PACELINE_UI_ORIGIN"] == "${PACELINE_UI_ORIGIN:-}"
+
+
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_service_is_pinned_checked_and_unprivileged(name: str) -> None:
     service = SERVICES[name]

@@ -69,6 +69,15 @@ def test_a_missing_secret_file_is_named() -> None:
         load_settings({}, {"PACELINE_ADMIN_KEY_FILE": "gone"})
 
 
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_file_that_is_no_text_is_named(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(b"\xff\xfe" + bytes(range(256)))
+    variable = f"PACELINE_{name.upper()}_FILE"
+    with pytest.raises(SettingsError, match=f"{variable}: {file} is not UTF-8 text"):
+        load_settings({}, {variable: str(file)})
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [
@@ -79,6 +88,8 @@ def test_a_missing_secret_file_is_named() -> None:
         ("PACELINE_MAX_DRAFT_LENGTH", "-1", "--max-draft-length .* >= 0"),
         ("PACELINE_ADMIN_KEY", "short", "PACELINE_ADMIN_KEY is too short.* 32"),
         ("PACELINE_CONSOLE_KEY", "short", "PACELINE_CONSOLE_KEY is too short.* 32"),
+        ("PACELINE_CONSOLE_KEY", "k" * 40 + "é", "PACELINE_CONSOLE_KEY cannot be a key: .* ASCII"),
+        ("PACELINE_ADMIN_KEY", "two words " * 4, "PACELINE_ADMIN_KEY cannot be a key: .* spaces"),
         ("PACELINE_MODE", "pinned", "mode pinned needs a drafter"),
         ("PACELINE_DRAFTER", "ngram", "--drafter .* --mode pinned only, and the mode is auto"),
         ("PACELINE_DRAFT_LENGTH", "4", "--draft-length .* --mode pinned only"),

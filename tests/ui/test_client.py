@@ -17,7 +17,7 @@ from ui.client import ApiError, Client
 def client(server: Server) -> Generator[Client]:
     made = Client(server.url, server.admin_key)
     yield made
-    made.set_controller("auto", None, None)
+    made.set_controller({"mode": "auto"})
 
 
 def test_the_state_names_model_engine_and_controller(client: Client) -> None:
@@ -28,14 +28,14 @@ def test_the_state_names_model_engine_and_controller(client: Client) -> None:
 
 
 def test_a_pinned_setting_comes_back_in_the_state(client: Client) -> None:
-    client.set_controller("pinned", "ngram", 3)
+    client.set_controller({"mode": "pinned", "drafter": "ngram", "draft_length": 3})
     setting = client.state()["controller"]
     assert (setting["mode"], setting["drafter"], setting["draft_length"]) == ("pinned", "ngram", 3)
 
 
 def test_a_draft_length_out_of_range_is_refused_with_the_limit(client: Client) -> None:
     with pytest.raises(ApiError) as refused:
-        client.set_controller("pinned", "ngram", 1000)
+        client.set_controller({"mode": "pinned", "drafter": "ngram", "draft_length": 1000})
     assert refused.value.status == 400
     assert "draft_length" in refused.value.message
 
@@ -50,7 +50,7 @@ def test_a_report_serves_for_a_while_and_is_asked_again_after_a_change(client: C
     first = client.report()
     assert first["acceptance"] is not None
     assert client.report() is first
-    client.set_controller("off", None, None)
+    client.set_controller({"mode": "off"})
     assert client.report() is not first
 
 

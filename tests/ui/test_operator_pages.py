@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from tests import measured
 from tests.app.conftest import Api, running_api
-from tests.ui.test_pages import app, text
+from tests.ui.test_pages import app, key, text
 from ui.client import ApiError, Client
 
 Open = Callable[[str], AppTest]
@@ -56,10 +56,10 @@ def test_runs_are_told_how_to_make_opened_compared_and_removed(api: Api, opened:
 def test_the_policy_is_switched_and_split(api: Api, opened: Open) -> None:
     page = opened("controller")
     assert "In force: The controller chooses" in text(page)
-    page.selectbox(key="policy").set_value("fixed").run()
-    page.text_input(key="policy_options_fixed").set_value("draft_length=3").run()
-    page.toggle(key="policy_ab").set_value(True).run()
-    page.button(key="policy_apply").click().run()
+    page.selectbox(key=key(page, "policy", "name")).set_value("fixed").run()
+    page.text_input(key=key(page, "policy", "options-fixed")).set_value("draft_length=3").run()
+    page.toggle(key=key(page, "policy", "ab")).set_value(True).run()
+    page.button(key=key(page, "policy", "apply")).click().run()
     said = "fixed (draft_length=3) against off, which has 50 % of the requests"
     assert said in text(page)
     assert api.client.get("/api/state").json()["controller"]["ab_policy"] == "off"
@@ -71,6 +71,53 @@ def test_each_tab_stands_a_report_with_nothing_in_it(opened: Open, tab: str) -> 
     page.session_state["models-tab"] = tab
     page.run()
     assert not page.exception
+
+
+@pytest.mark.parametrize(
+    ("model", "said", "first"),
+    [
+        ({"max_batch": 1, "context_length": 512}, ["Batch size (requests): 1"], 256),
+        ({"max_batch": 8, "context_length": 256}, [], 128),
+        ({"max_batch": 8, "context_length": 100}, ["Context (tokens per request): 64"], None),
+        ({"max_batch": 8, "context_length": 48}, ["Context (tokens per request): 48"], None),
+    ],
+)
+def test_what_if_asks_about_a_small_model(
+    opened: Open,
+    monkeypatch: pytest.MonkeyPatch,
+    model: dict[str, int],
+    said: list[str],
+    first: int | None,
+) -> None:
+    honest = Client.state
+
+    def small(client: Client) -> dict[str, Any]:
+        state = honest(client)
+        return {**state, "model": state["model"] | model}
+
+    monkeypatch.setattr(Client, "state", small)
+    page = opened("controller")
+    page.session_state["models-tab"] = "What if"
+    page.run()
+    assert not page.exception
+    assert "ngram, D 4" in [metric.value for metric in page.metric]
+    assert all(line in text(page) for line in said)
+    assert [slider.value for slider in page.select_slider] == ([first] if first else [])
+
+
+def test_names_in_recorded_rows_are_no_markdown_in_labels(api: Api, opened: Open) -> None:
+    image = "![](http://evil/p.png)"
+    first, second = measured.rows()[:2]
+    rows = [first | {"phase": image}, second | {"phase": "rush"}]
+    assert api.client.post("/api/benchmarks", json=measured.body(rows=rows)).is_success
+    name = api.client.get("/api/benchmarks").json()["benchmarks"][0]["id"]
+    page = opened("benchmarks")
+    (load,) = (group for group in page.button_group if group.key == f"load-{name}")
+    labels = [option.content for option in load.proto.options]
+    assert labels == [r"!\[\](http://evil/p.png): 1 at once", "rush: 1 at once"]
+    load.set_value("rush: 1 at once").run()
+    assert not page.exception
+    api.client.delete(f"/api/benchmarks/{name}")
 
 
 # --- messages of a busy page that cross with what the server changed, and calls that fail ---------

@@ -25,6 +25,11 @@ def app(monkeypatch: pytest.MonkeyPatch, url: str, key: str | None) -> AppTest:
     return AppTest.from_file(str(MAIN), default_timeout=60)
 
 
+def key(page: AppTest, form: str, name: str) -> str:
+    """The key of a form's widget: the form's holds a number that the server's values decide."""
+    return f"{form}-{page.session_state[form][1]}-{name}"
+
+
 def text(page: AppTest) -> str:
     return " ".join(str(getattr(element, "value", "")) for element in page.get("html"))
 
@@ -120,6 +125,10 @@ def test_without_a_key_the_console_asks_for_one_and_keeps_it_in_the_session(
     page.text_input[0].input("x" * 40)
     page.button[0].click().run()
     assert "does not know this key" in page.error[0].value
+    for impossible in ("x" * 40 + "é", "two words " * 4):
+        page.text_input[0].input(impossible)
+        page.button[0].click().run()
+        assert "A key has only ASCII letters" in page.error[0].value
     page.text_input[0].input(server.admin_key)
     page.button[0].click().run()
     assert page.metric
@@ -144,13 +153,13 @@ def test_the_policy_is_switched_and_split_and_a_wrong_option_is_refused(
     page = app(monkeypatch, server.url, server.admin_key).run()
     page.switch_page("app_pages/controller.py").run()
     try:
-        page.selectbox(key="policy").set_value("fixed").run()
-        page.text_input(key="policy_options_fixed").set_value("depth=3").run()
-        page.button(key="policy_apply").click().run()
+        page.selectbox(key=key(page, "policy", "name")).set_value("fixed").run()
+        page.text_input(key=key(page, "policy", "options-fixed")).set_value("depth=3").run()
+        page.button(key=key(page, "policy", "apply")).click().run()
         assert "depth: is no option of policy fixed" in text(page)
-        page.text_input(key="policy_options_fixed").set_value("draft_length=3").run()
-        page.toggle(key="policy_ab").set_value(True).run()
-        page.button(key="policy_apply").click().run()
+        page.text_input(key=key(page, "policy", "options-fixed")).set_value("draft_length=3").run()
+        page.toggle(key=key(page, "policy", "ab")).set_value(True).run()
+        page.button(key=key(page, "policy", "apply")).click().run()
         said = "fixed (draft_length=3) against off, which has 50 % of the requests"
         assert said in text(page)
         setting = client.state()["controller"]
@@ -166,13 +175,13 @@ def test_the_controller_page_pins_a_drafter_and_confirms_it(
     page = app(monkeypatch, server.url, server.admin_key).run()
     page.switch_page("app_pages/controller.py").run()
     try:
-        page.button_group(key="switch_mode").set_value("pinned").run()
-        page.selectbox(key="switch_drafter").set_value("ngram").run()
-        page.toggle(key="switch_fixed").set_value(True).run()
-        page.slider(key="switch_length").set_value(4).run()
-        page.button(key="switch_apply").click().run()
+        page.button_group(key=key(page, "switch", "mode")).set_value("pinned").run()
+        page.selectbox(key=key(page, "switch", "drafter")).set_value("ngram").run()
+        page.toggle(key=key(page, "switch", "fixed")).set_value(True).run()
+        page.slider(key=key(page, "switch", "length")).set_value(4).run()
+        page.button(key=key(page, "switch", "apply")).click().run()
         assert "Pinned to ngram with D = 4." in text(page)
     finally:
-        page.button_group(key="switch_mode").set_value("auto").run()
-        page.button(key="switch_apply").click().run()
+        page.button_group(key=key(page, "switch", "mode")).set_value("auto").run()
+        page.button(key=key(page, "switch", "apply")).click().run()
     assert "chooses drafter and draft length by measured goodput" in text(page)

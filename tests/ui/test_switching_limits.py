@@ -9,7 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from tests.app.conftest import Api, running_api
-from tests.ui.test_pages import app, text
+from tests.ui.test_pages import app, key, text
 
 
 @pytest.fixture(scope="module")
@@ -33,24 +33,24 @@ def test_both_limits_are_set_kept_by_other_changes_and_taken_away(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = opened(api, monkeypatch)
-    assert page.number_input(key="switch_tpot_target_ms").value is None
-    page.number_input(key="switch_tpot_target_ms").set_value(30.5).run()
-    page.number_input(key="switch_draft_budget").set_value(12).run()
-    page.button(key="switch_apply").click().run()
+    assert page.number_input(key=key(page, "switch", "tpot_target_ms")).value is None
+    page.number_input(key=key(page, "switch", "tpot_target_ms")).set_value(30.5).run()
+    page.number_input(key=key(page, "switch", "draft_budget")).set_value(12).run()
+    page.button(key=key(page, "switch", "apply")).click().run()
     assert not page.exception
     assert in_force(api) == (30.5, 12)
     assert "Drafts keep TPOT within 30.5 ms where they can. A step drafts at most 12" in text(page)
 
     page = opened(api, monkeypatch)  # shows what is in force, and sends it along
-    assert page.number_input(key="switch_tpot_target_ms").value == 30.5
-    assert page.number_input(key="switch_draft_budget").value == 12
-    page.button_group(key="switch_mode").set_value("pinned").run()
-    page.button(key="switch_apply").click().run()
+    assert page.number_input(key=key(page, "switch", "tpot_target_ms")).value == 30.5
+    assert page.number_input(key=key(page, "switch", "draft_budget")).value == 12
+    page.button_group(key=key(page, "switch", "mode")).set_value("pinned").run()
+    page.button(key=key(page, "switch", "apply")).click().run()
     assert in_force(api) == (30.5, 12)
 
-    page.number_input(key="switch_tpot_target_ms").set_value(None).run()
-    page.number_input(key="switch_draft_budget").set_value(0).run()
-    page.button(key="switch_apply").click().run()
+    page.number_input(key=key(page, "switch", "tpot_target_ms")).set_value(None).run()
+    page.number_input(key=key(page, "switch", "draft_budget")).set_value(0).run()
+    page.button(key=key(page, "switch", "apply")).click().run()
     assert in_force(api) == (None, None)
 
 
@@ -59,8 +59,8 @@ def test_a_limit_on_drafting_requests_can_be_taken_away_again(
 ) -> None:
     for value in (3, None):
         page = opened(api, monkeypatch)
-        page.number_input(key="switch_max_drafting_requests").set_value(value).run()
-        page.button(key="switch_apply").click().run()
+        page.number_input(key=key(page, "switch", "max_drafting_requests")).set_value(value).run()
+        page.button(key=key(page, "switch", "apply")).click().run()
         found = api.client.get("/api/controller").json()
         assert found["max_drafting_requests"] == value
 
@@ -69,10 +69,10 @@ def test_in_mode_off_they_have_no_effect_and_are_not_sent(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = opened(api, monkeypatch)
-    page.number_input(key="switch_draft_budget").set_value(3).run()
-    page.button_group(key="switch_mode").set_value("off").run()
-    assert page.number_input(key="switch_tpot_target_ms").disabled
-    assert page.number_input(key="switch_draft_budget").disabled
-    page.button(key="switch_apply").click().run()
+    page.number_input(key=key(page, "switch", "draft_budget")).set_value(3).run()
+    page.button_group(key=key(page, "switch", "mode")).set_value("off").run()
+    assert page.number_input(key=key(page, "switch", "tpot_target_ms")).disabled
+    assert page.number_input(key=key(page, "switch", "draft_budget")).disabled
+    page.button(key=key(page, "switch", "apply")).click().run()
     assert "Speculation is off" in text(page)
     assert in_force(api) == (None, None)

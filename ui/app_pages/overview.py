@@ -8,6 +8,7 @@ import streamlit as st
 
 from ui import charts, chrome, palette, shaping
 from ui.client import ApiError
+from ui.markdown import plain
 from ui.shaping import escape
 
 IDLE = "No requests in the last minute: send one from Chat or with curl."
@@ -59,7 +60,7 @@ def numbers(state: dict[str, Any] | None) -> None:
     ]
     for row in (tiles[:4], tiles[4:]):
         for column, (label, value, meaning) in zip(st.columns(4), row, strict=True):
-            column.metric(label, value, help=meaning, border=True)
+            column.metric(label, plain(value), help=meaning, border=True)
 
 
 def plots(state: dict[str, Any] | None) -> None:

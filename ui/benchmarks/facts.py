@@ -35,8 +35,9 @@ def machine(record: Json) -> str:
 def versions(record: Json) -> str:
     """What ran: source revision and packages."""
     told: Json = record.get("machine") or {}
-    packages: Json = told.get("packages") or {}
-    parts = [f"{name} {version}" for name, version in packages.items() if version]
+    packages = told.get("packages")
+    named: Json = packages if isinstance(packages, Mapping) else {}
+    parts = [f"{name} {version}" for name, version in named.items() if version]
     if told.get("git"):
         parts.insert(0, f"source {told['git']}")
     return ", ".join(parts) or MISSING

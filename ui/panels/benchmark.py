@@ -11,6 +11,7 @@ from ui import answers, chrome, palette
 from ui.benchmarks import facts, plots, tables
 from ui.client import ApiError
 from ui.kept import kept
+from ui.markdown import plain
 from ui.shaping import day_and_clock, escape, number
 
 REFUSED = "benchmark-refused"
@@ -48,7 +49,12 @@ def show(record: dict[str, Any]) -> None:
         load = found[0]
         if len(found) > 1:
             load = st.segmented_control(
-                "Load", found, default=found[0], key=f"load-{record['id']}", required=True
+                "Load",
+                found,
+                format_func=plain,
+                default=found[0],
+                key=f"load-{record['id']}",
+                required=True,
             )
         part = [row for row in rows if facts.load_label(row) == load]
         colours = palette.arm_colours(dict.fromkeys(str(row.get("mode")) for row in rows))

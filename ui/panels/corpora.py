@@ -10,6 +10,7 @@ import streamlit as st
 
 from ui import answers, chrome, palette, shaping
 from ui.client import ApiError
+from ui.markdown import plain
 
 TYPES = {"txt": "text/plain", "jsonl": "application/x-ndjson", "ndjson": "application/x-ndjson"}
 ANSWER = "corpus"
@@ -81,7 +82,7 @@ def _corpus(corpus: dict[str, Any]) -> None:
             st.progress(corpus["progress"], width=120)
         with st.popover("Remove", key=f"ask-{_slug(name)}"):
             st.button(
-                f"Remove {name}",
+                plain(f"Remove {name}"),
                 key=f"remove-{_slug(name)}",
                 type="primary",
                 on_click=_remove,

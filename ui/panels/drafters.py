@@ -9,6 +9,7 @@ import streamlit as st
 
 from ui import answers, chrome, fields
 from ui.client import ApiError
+from ui.markdown import plain
 from ui.panels import model_drafters
 
 NO_CONNECTION = "No data: the API does not answer."
@@ -39,7 +40,7 @@ def _drafter(item: dict[str, Any]) -> None:
         model_drafters.show(item)
     if parameters := item.get("parameters"):
         name = item["name"]
-        with st.expander(f"Parameters of {name}", key=f"parameters-{name}", type="compact"):
+        with st.expander(plain(f"Parameters of {name}"), key=f"parameters-{name}", type="compact"):
             columns = st.columns(2, gap="small")
             for place, parameter in enumerate(parameters):
                 with columns[place % 2]:
@@ -62,7 +63,7 @@ def _row(item: dict[str, Any]) -> None:
             return
         key = fields.key(f"enable_{name}", item["enabled"])
         st.toggle(
-            f"Enable {name}",
+            plain(f"Enable {name}"),
             value=item["enabled"],
             key=key,
             label_visibility="collapsed",
@@ -78,16 +79,17 @@ def _parameter(drafter: str, parameter: dict[str, Any]) -> None:
     if parameter["kind"] == "float":
         value = float(value)
     key = fields.key(f"parameter_{drafter}_{name}", value)
-    text = f"{parameter['text']}. Default {parameter['default']}"
+    label = plain(name)
+    text = plain(f"{parameter['text']}. Default {parameter['default']}")
     changed = (drafter, name, key)
     if parameter["kind"] == "bool":
-        st.toggle(name, value=bool(value), key=key, help=text, on_change=_change, args=changed)
+        st.toggle(label, value=bool(value), key=key, help=text, on_change=_change, args=changed)
         return
     whole = parameter["kind"] == "int"
     kind = int if whole else float
     low, high = kind(parameter["low"]), kind(parameter["high"])
     st.number_input(
-        name,
+        label,
         min_value=low,
         max_value=high,
         value=value,

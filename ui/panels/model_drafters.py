@@ -10,6 +10,7 @@ import streamlit as st
 
 from ui import answers, chrome, palette, shaping
 from ui.client import ApiError
+from ui.markdown import plain
 
 WAIT_S = 3.0
 """So long the page waits for a load; a longer one goes on without it and is shown as it is."""
@@ -27,7 +28,7 @@ def show(item: dict[str, Any]) -> None:
     state = model["state"]
     with st.container(key=f"model-{name}", gap="xsmall"):
         if state == "loading":
-            st.progress(model["progress"], text=f"{_source(model)}: {model['message']}")
+            st.progress(model["progress"], text=plain(f"{_source(model)}: {model['message']}"))
         elif state == "loaded":
             _loaded(name, model)
         else:
@@ -62,7 +63,7 @@ def _loaded(name: str, model: dict[str, Any]) -> None:
                 "without it.</div>"
             )
             st.button(
-                f"Unload {name}",
+                plain(f"Unload {name}"),
                 key=f"unload-{name}",
                 type="primary",
                 on_click=_unload,
@@ -73,7 +74,7 @@ def _loaded(name: str, model: dict[str, Any]) -> None:
 def _unloaded(name: str, model: dict[str, Any]) -> None:
     if model["message"]:
         chrome.notice(f"The last load failed: {model['message']}", good=False)
-    with st.expander(f"Load {name}", key=f"load-{name}", type="compact"):
+    with st.expander(plain(f"Load {name}"), key=f"load-{name}", type="compact"):
         source = st.text_input(
             "Source", value="auto", max_chars=4096, key=f"source-{name}", help=HELP
         )
@@ -90,7 +91,7 @@ def _unloaded(name: str, model: dict[str, Any]) -> None:
             return
         _preview(plan)
         st.button(
-            f"Load {name} now",
+            plain(f"Load {name} now"),
             key=f"load-now-{name}",
             type="primary",
             width="stretch",

@@ -6,9 +6,14 @@ import streamlit as st
 
 from ui import charts, chrome, shaping
 from ui.client import ApiError
+from ui.markdown import plain
 from ui.panels import guidelines
 
 NO_CONNECTION = "No data: the API does not answer."
+CONTEXTS = (64, 128, 256, 512, 1024, 2048, 4096)
+FIRST_CONTEXT = 256
+"""What-if asks about one of the first that are below the model's context, to begin with this one
+or the largest below it. In tokens."""
 
 
 @st.fragment(key="models")
@@ -101,16 +106,34 @@ def _limits() -> tuple[int, int]:
     return st.session_state.get("what_if_limits", (32, 8192))
 
 
+def _batch(largest: int) -> int:
+    label = "Batch size (requests)"
+    if largest == 1:  # a slider wants two ends
+        return _only(label, 1)
+    return st.slider(label, 1, largest, 1, key="what_if_batch")
+
+
+def _context(longest: int) -> int:
+    label = "Context (tokens per request)"
+    sizes = [size for size in CONTEXTS if size < longest] or [longest]
+    if len(sizes) == 1:
+        return _only(label, sizes[0])
+    first = max(size for size in sizes if size <= FIRST_CONTEXT)
+    return st.select_slider(label, sizes, value=first, key="what_if_context")
+
+
+def _only(label: str, value: int) -> int:
+    """The only value that there is, said in place of a slider."""
+    st.html(f'<div class="pl-note">{label}: {value}</div>')
+    return value
+
+
 @st.fragment(key="model-what-if")
 def _what_if() -> None:
     largest, longest = _limits()
     left, right = st.columns([1, 3], gap="medium")
     with left:
-        batch = st.slider("Batch size (requests)", 1, largest, 1, key="what_if_batch")
-        sizes = [size for size in (64, 128, 256, 512, 1024, 2048, 4096) if size < longest]
-        context = st.select_slider(
-            "Context (tokens per request)", sizes, value=256, key="what_if_context"
-        )
+        batch, context = _batch(largest), _context(longest)
         try:
             found = chrome.client().what_if(batch, context)
         except ApiError as error:
@@ -119,16 +142,16 @@ def _what_if() -> None:
             )
             return
         best = found["best"]
-        plain = next((c for c in found["candidates"] if c["draft_length"] == 0), None)
+        undrafted = next((c for c in found["candidates"] if c["draft_length"] == 0), None)
         st.metric(
             "Best",
-            f"{best['drafter']}, D {shaping.length(best['draft_length'])}",
+            plain(f"{best['drafter']}, D {shaping.length(best['draft_length'])}"),
             help="Candidate with the highest predicted goodput",
         )
         st.metric(
             "Against plain decoding",
-            shaping.number(best["goodput"] / plain["goodput"], 2, " ×")
-            if plain and plain["goodput"]
+            shaping.number(best["goodput"] / undrafted["goodput"], 2, " ×")
+            if undrafted and undrafted["goodput"]
             else shaping.MISSING,
             help="Predicted goodput of the best candidate over that of D = 0",
         )

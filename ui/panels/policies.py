@@ -7,13 +7,21 @@ from typing import Any
 
 import streamlit as st
 
-from ui import answers, chrome, policies
+from ui import answers, chrome, fields, policies
 from ui.client import ApiError
 from ui.policies import POLICIES, Policy
 
+FORM = "policy"
 ANSWER = "policy"
+NAMES = ("policy", "policy_options", "ab_policy", "ab_options", "ab_share")
+"""What the form sets; the API replaces all of it."""
 HELP = "KEY=VALUE with spaces in between; what is left out has its default"
 EMPTY_AB = "No request has ended since the comparison began."
+
+
+def changed(setting: dict[str, Any]) -> bool:
+    """Whether the form was drawn from other policies."""
+    return fields.changed(FORM, _part(setting))
 
 
 def show(setting: dict[str, Any]) -> None:
@@ -28,30 +36,36 @@ def show(setting: dict[str, Any]) -> None:
         _results()
 
 
-# Not refreshed by time: a refresh must not come between the operator's clicks.
+# Not refreshed by time: a refresh must not come between the operator's clicks. It is drawn anew
+# when the policies were changed elsewhere (see `switching`).
 @st.fragment(key="policy-form")
-def _form(setting: dict[str, Any]) -> None:
+def _form(drawn: dict[str, Any]) -> None:
+    setting = _now() or drawn
+    if changed(setting):
+        text = f"Changed elsewhere, by {setting.get('set_by') or 'somebody'}; the form shows it now"
+        text += ", and what was not applied is gone."
+        answers.keep(ANSWER, f"{text} In force: {policies.in_force(setting)}.", good=True)
+    form = fields.key(FORM, _part(setting))
     left, right = st.columns(2, gap="medium")
     with left:
-        policy, options = _choice("policy", "Policy", setting, "policy", "policy_options")
+        policy, options = _choice(form, "Policy", setting, "policy", "policy_options")
     second, second_options, share = None, "", 0.5
     with right:
         if st.toggle(
             "Compare with a second policy (A/B)",
             value=bool(setting.get("ab_policy")),
-            key="policy_ab",
+            key=f"{form}-ab",
             help="Each request belongs to arm A or B by a hash of its number",
         ):
             second, second_options = _choice(
-                "policy_b", "Second policy (arm B)", setting, "ab_policy", "ab_options"
+                f"{form}-b", "Second policy (arm B)", setting, "ab_policy", "ab_options"
             )
             percent = st.slider(
                 "Requests in arm B (%)",
-                5,
-                95,
-                round(100 * (setting.get("ab_share") or 0.5)),
-                5,
-                key="policy_share",
+                0,
+                100,
+                round(100 * setting.get("ab_share", 0.5)),
+                key=f"{form}-share",
             )
             share = percent / 100.0
         else:
@@ -59,7 +73,7 @@ def _form(setting: dict[str, Any]) -> None:
                 '<div class="pl-note">Two policies share the traffic, each with its own '
                 "acceptance and decisions; their results appear here.</div>"
             )
-    if st.button("Apply policy", key="policy_apply", type="primary"):
+    if st.button("Apply policy", key=f"{form}-apply", type="primary"):
         _apply(policies.change(policy, options, second, second_options, share))
     answers.show(ANSWER)
 
@@ -73,14 +87,14 @@ def _choice(
     if now not in names:
         names.append(now)  # of a newer server
     start = names.index(now)
-    chosen = st.selectbox(label, names, index=start, key=key)
+    chosen = st.selectbox(label, names, index=start, key=f"{key}-name")
     known = POLICIES.get(chosen, Policy("", "no list of its options here"))
     st.html(f'<div class="pl-note">{escape(known.meaning)}</div>')
     text = st.text_input(
         "Options",
         value=(setting.get(options) or "") if chosen == now else "",
         placeholder=known.options or "takes no options",
-        key=f"{key}_options_{chosen}",
+        key=f"{key}-options-{chosen}",
         max_chars=4096,
         disabled=not known.options,
         help=HELP,
@@ -93,12 +107,26 @@ def _choice(
     return chosen, text
 
 
+def _part(setting: dict[str, Any]) -> dict[str, Any]:
+    return {name: setting.get(name) for name in NAMES}
+
+
+def _now() -> dict[str, Any] | None:
+    """The setting in force, None while the API or the engine does not tell it."""
+    return (chrome.state() or {}).get("controller")
+
+
 def _apply(change: dict[str, Any]) -> None:
+    chrome.client().forget_state()
+    now = _now()
+    if now is not None and changed(now):
+        st.rerun()  # the form takes it over and says so, instead of undoing it
     try:
         setting = chrome.client().set_policy(change)
     except ApiError as error:
         answers.keep(ANSWER, error.message, good=False)
     else:
+        fields.keep(FORM, _part(setting))
         answers.keep(ANSWER, f"In force: {policies.in_force(setting)}.", good=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,12 +15,14 @@ import msgspec
 from msgspec import Meta
 
 from app.failures import SettingsError
+from app.foreign_json import decode
 
 MARK = b"@@ "
 FOLDER = Path(__file__).parent
 START_S = 900.0
 ANSWER_S = 1800.0
 STOP_S = 20.0
+POLL_S = 0.5
 LONGEST_LINE = 64 << 20
 
 SCRIPTS = {
@@ -138,14 +141,13 @@ class Peer:
 
     async def _ask(self, request: bytes, limit_s: float) -> Line:
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         try:
             self._process.stdin.write(request + b"\n")
             await self._process.stdin.drain()
             async with asyncio.timeout(limit_s):
-                while text := await self._process.stdout.readline():
+                while text := await self._line():
                     if text.startswith(MARK):  # an engine may print what it likes
-                        return msgspec.json.decode(text[len(MARK) :], type=Line)
+                        return decode(text[len(MARK) :], Line)
         except TimeoutError:
             raise PeerError(f"no answer within {limit_s:g} s") from None
         except (ValueError, msgspec.MsgspecError) as error:
@@ -153,6 +155,22 @@ class Peer:
         except (BrokenPipeError, ConnectionResetError):
             pass  # it has ended; why is in what it wrote
         raise PeerError(f"it ended: {self._last_words()}")
+
+    async def _line(self) -> bytes:
+        """The next line, empty at the end: also when it has ended and a worker of it lives on,
+        which holds its output open."""
+        assert self._process.stdout is not None
+        reading = asyncio.create_task(self._process.stdout.readline())
+        try:
+            while not reading.done():
+                ended = self._process.returncode is not None
+                await asyncio.wait([reading], timeout=POLL_S)
+                if ended and not reading.done():
+                    return b""
+            return reading.result()
+        finally:
+            reading.cancel()
+            await asyncio.wait([reading])
 
     def _last_words(self) -> str:
         """The last line that it wrote to standard error."""
@@ -162,14 +180,21 @@ class Peer:
         return next((line.strip()[:300] for line in reversed(said) if line.strip()), "no message")
 
     async def stop(self) -> None:
-        """End the process, by force when it does not end by itself."""
+        """End the process, by force when it does not end by itself, and what it started: an
+        engine's workers outlive a process that died."""
         if self._process.stdin is not None:
             self._process.stdin.close()
+        limit_s = STOP_S if self.described else 1.0
         try:
-            async with asyncio.timeout(STOP_S if self.described else 1.0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(limit_s):
+                    await self._process.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # a session of its own: see start
+                os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
                 await self._process.wait()
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
+                if self._process.stdout is not None:
+                    await self._process.stdout.read()  # to its end, which closes the pipe
         self._errors.close()

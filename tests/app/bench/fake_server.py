@@ -15,9 +15,11 @@ MODEL = "fake-model"
 
 
 class Fake(msgspec.Struct):
-    """url: of the running server. bodies: of the requests that came, in order; headers: theirs."""
+    """url: of the running server. bodies: of the requests that came, in order; headers: theirs.
+    recording: the status of an answer to rows that are to be recorded."""
 
     url: str = ""
+    recording: int = 404
     bodies: list[dict[str, Any]] = []
     headers: list[dict[str, str]] = []
 
@@ -60,6 +62,8 @@ SCRIPTS: dict[str, Sequence[bytes | float]] = {
     "error event": [*words(2), b'data: {"error": {"message": "out of memory"}}\n\n', DONE],
     "no text": [END, usage(1), DONE],
     "odd metrics": [*words(2), END, usage(2, metrics=[1, 2]), DONE],
+    "deep": [*words(1), b'data: {"choices": [], "x": ' + b"[" * 100_000 + b"\n\n", DONE],
+    "deep error": [b'data: {"error": ' + b'{"error":' * 900 + b'"x"' + b"}" * 901 + b"\n\n", DONE],
     "endless line": [b"x" * (9 << 20), DONE],
 }
 """What is sent after a 200, a number being seconds of silence. Then the connection closes."""
@@ -113,6 +117,8 @@ async def respond(
 ) -> None:
     if path == "/v1/models":
         return whole(writer, 200, json.dumps({"data": [{"id": MODEL}]}).encode())
+    if path == "/api/benchmarks":
+        return whole(writer, fake.recording, b'{"detail": "as it was told"}')
     request = json.loads(body)
     fake.bodies.append(request)
     fake.headers.append(fields)

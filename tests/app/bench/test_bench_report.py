@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from typing import Any
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
 from app.bench import report
@@ -17,7 +19,7 @@ from app.bench.client import Run, Sample
 from app.bench.page import page
 from app.bench.result import Result, csv_of
 from app.bench.svg import ticks
-from app.bench.table import markdown
+from app.bench.table import cells, markdown
 
 CATEGORIES = ("copy", "chat <b>&")
 SPEED = {"none": 1.0, "ngram:8": 1.6, "suffix:4": 1.3, "auto": 1.5}
@@ -120,6 +122,32 @@ def test_failures_are_counted_by_kind() -> None:
     assert row.ttft_ms == row.tpot_ms == row.itl_ms == {}
 
 
+def test_a_chunk_that_was_cut_is_left_out_of_what_is_counted_over_time() -> None:
+    """Its wall time holds the time of answers that never came."""
+    whole = [run("none"), run("auto"), run("none", 1)]
+    half = run("auto", 1)
+    cut = msgspec.structs.replace(half, samples=half.samples[:5], wall_ms=1e6, cut=True)
+    before, after = rows_by_mode(whole[:2], tpot_ms=1e3), rows_by_mode([*whole, cut], tpot_ms=1e3)
+    for name in ("tokens", "wall_s", "tokens_per_s", "goodput_per_s", "ratio"):
+        assert getattr(after["auto"], name) == getattr(before["auto"], name), name
+    assert after["auto"].requests == 6 + 5
+    assert after["auto"].speedup is not None
+    assert after["auto"].speedup.pairs == 6 + 5  # what was answered is compared as ever
+    base_cut = msgspec.structs.replace(run("none"), wall_ms=1e6, cut=True)
+    assert rows_by_mode([base_cut, run("auto")])["auto"].ratio is None
+
+
+def test_an_arm_of_which_all_was_cut_has_no_throughput() -> None:
+    cut = msgspec.structs.replace(run("auto"), cut=True)
+    rows = report.rows([run("none"), cut])
+    auto = next(row for row in rows if row.mode == "auto")
+    assert (auto.wall_s, auto.tokens_per_s, auto.requests) == (0.0, 0.0, 6)
+    assert cells(auto, "none", False)["tokens/s"] == "-"
+    chart = page(result(rows)).split("Output tokens per second over the load")[1].split("<h2>")[0]
+    assert ">c1 copy none<" in chart or ">c1 none<" in chart
+    assert "auto" not in chart
+
+
 def test_phases_have_no_categories_and_a_row_of_all_together() -> None:
     runs = [
         Run(one.mode, 1, 0, n, one.category, one.wall_ms, one.samples, phase=f"p{n}")
@@ -158,9 +186,9 @@ def full() -> list[report.Row]:
     return report.rows([*runs, *two], tpot_ms=20.0)
 
 
-def result(rows: list[report.Row]) -> Result:
+def result(rows: list[report.Row], runs: Sequence[Run] = ()) -> Result:
     machine = {"processor": "a <fast> one", "cores": 2}
-    return Result("bench", ["paceline", "bench"], 0.0, machine, None, {}, "none", rows, [])
+    return Result("bench", ["paceline", "bench"], 0.0, machine, None, {}, "none", rows, [*runs])
 
 
 def test_the_page_is_well_formed_and_needs_no_network() -> None:

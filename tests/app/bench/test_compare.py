@@ -21,9 +21,10 @@ from app.bench.arms import Arm
 from app.bench.local import Local
 from app.bench.peers import gguf_file, process
 from app.bench.peers.process import Peer, PeerError, Setup, Wanted, wanted
-from app.bench.turns import Ours
+from app.bench.turns import Ours, left_out, token_ids
+from app.bench.workloads import Prompt
 from app.cli import main
-from app.failures import SettingsError
+from app.failures import Failure, SettingsError
 from tests.conftest import Server
 
 VARIANTS = ("", "missing", "broken", "mute", "dies", "short", "garbage", "batching")
@@ -118,7 +119,9 @@ def test_ours_and_the_peers_are_measured_in_turn(
         ("none", 2), ("ngram:4", 2), ("fake+batching", 2),
     }  # fmt: skip
     assert {row["tokens"] for key, row in rows.items() if key[1] == 1} == {3 * 12, 0}
-    assert rows["none", 2]["requests"] == 2  # whole batches only
+    assert rows["none", 2]["requests"] == 2  # whole batches only, and that is said
+    assert result["settings"]["prompts_used"] == 3
+    assert result["settings"]["left_out"] == {"2": 1}
     assert rows["ngram:4", 1]["same_text"] == 1.0
     assert rows["fake", 1]["same_text"] == 0.0
     assert rows["fake", 1]["speedup"]["pairs"] == 3
@@ -132,7 +135,39 @@ def test_ours_and_the_peers_are_measured_in_turn(
     starts = [run["mode"] for run in result["runs"][:5]]
     assert starts == ["none", "ngram:4", "fake", "fake+batching", "fake+dies"]
     assert result["runs"][5]["mode"] == "ngram:4"  # another one begins
-    assert "fake+missing: skipped, not installed" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "fake+missing: skipped, not installed" in shown
+    assert "2 at once: the last 1 of 3 prompts make no whole batch and were left out." in shown
+
+
+def test_prompts_that_make_no_whole_batch_are_counted() -> None:
+    assert left_out(10, (1, 2, 4, 8)) == {4: 2, 8: 2}
+    assert left_out(8, (1, 8)) == {}
+
+
+def test_a_prompt_that_cannot_be_tokenised_is_named() -> None:
+    answers = [
+        httpx.Response(413, json={"error": {"message": "too long"}}),
+        httpx.Response(200, text="<html>"),
+        httpx.Response(200, json={"tokens": [1, 2]}),
+    ]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if not answers:
+            raise httpx.ReadError("it ended")
+        return answers.pop(0)
+
+    async def go() -> None:
+        transport = httpx.MockTransport(answer)
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            for says in ("Prompt 7 cannot be tokenised: too long", "DecodeError: "):
+                with pytest.raises(Failure, match=says):
+                    await token_ids(client, "m", Prompt(7, "c", ("x",)))
+            assert await token_ids(client, "m", Prompt(7, "c", ("x",))) == [1, 2]
+            with pytest.raises(Failure, match="ReadError: it ended"):
+                await token_ids(client, "m", Prompt(7, "c", ("x",)))
+
+    asyncio.run(go())
 
 
 def test_a_prompt_that_comes_again_finds_nothing_of_its_first_answer() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 import subprocess
 import threading
 import time
@@ -14,7 +16,7 @@ from typing import Any, ClassVar
 import pytest
 
 from app.bench import disturb
-from app.bench.disturb import Point, Stage, followed, rests
+from app.bench.following import Point, Stage, followed, rests
 from app.cli import main
 
 
@@ -70,6 +72,7 @@ class Fake(BaseHTTPRequestHandler):
     """Answers chats at once; its table says 10 ms, and 30 while it is told to be slow."""
 
     slow = False
+    changed: ClassVar[dict[str, bytes]] = {}
     bodies: ClassVar[list[dict[str, Any]]] = []
 
     def do_GET(self) -> None:
@@ -89,7 +92,11 @@ class Fake(BaseHTTPRequestHandler):
                 ]
             },
         }  # fmt: skip
-        self.answer(json.dumps(answers[self.path.partition("?")[0]]).encode())
+        path = self.path.partition("?")[0]
+        if Fake.changed.get(path) == b"hang up":
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        self.answer(Fake.changed.get(path) or json.dumps(answers[path]).encode())
 
     def do_POST(self) -> None:
         given = self.rfile.read(int(self.headers["Content-Length"]))
@@ -117,7 +124,7 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Generator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Fake)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    Fake.bodies = []
+    Fake.bodies, Fake.changed = [], {}
     monkeypatch.setattr(disturb, "POLL_S", 0.05)
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
@@ -162,3 +169,28 @@ def test_a_mode_that_the_server_refuses_ends_the_run(
     arguments = ["bench", "disturb", "--url", url, "--key", "k", "--prompts", "adversarial"]
     assert main([*arguments, "--modes", "nonsense", "--quiet-s", "1", "--loaded-s", "1"]) == 1
     assert "Mode nonsense does not work on this server" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code", "says"),
+    [
+        ("/api/state", b"hang up", 1, "/api/state is not answered any more"),
+        ("/api/state", b"<html>", 3, "/api/state does not answer like Paceline"),
+        ("/api/state", b'{"live": [1]}', 3, "does not answer like Paceline"),
+        ("/api/what-if", b'{"candidates": []}', 3, "/api/what-if.* does not answer like Paceline"),
+        ("/api/what-if", b'{"x": ' + b"[" * 100_000, 3, "does not answer like Paceline"),
+        ("/api/state", b'{"live": null}', 1, "told of no step all the while: nothing is written"),
+    ],
+)
+def test_a_server_that_does_not_tell_ends_the_run_with_a_word(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    path: str, body: bytes, code: int, says: str,
+) -> None:  # fmt: skip
+    out = tmp_path / "out.json"
+    out.write_text("last night's", "utf-8")
+    Fake.changed = {path: body}
+    arguments = ["bench", "disturb", "--url", url, "--key", "k", "--prompts", "adversarial"]
+    arguments += ["--modes", "none", "--processes", "1", "--json", str(out)]
+    assert main([*arguments, "--quiet-s", "1", "--loaded-s", "1"]) == code
+    assert re.search(says, capsys.readouterr().err)
+    assert out.read_text("utf-8") == "last night's"

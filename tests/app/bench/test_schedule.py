@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from app.bench import arrivals
 from app.bench.arrivals import Arrival, poisson, prompts_like, read_trace
 from app.bench.options import add_bench
 from app.bench.phases import Phase, parse_phase, prompts_of, read_phases
@@ -82,6 +83,20 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, content: str, says: 
         read_trace(path, limit=None, speed=1.0, token_scale=1.0)
 
 
+def test_a_trace_that_is_too_long_is_not_cut_unsaid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(TRACE, "utf-8")
+    monkeypatch.setattr(arrivals, "MOST_ARRIVALS", 2)
+    for limit in (None, 3):
+        with pytest.raises(SettingsError, match=r"more than 2 requests.* --limit 2 or fewer"):
+            read_trace(path, limit=limit, speed=1.0, token_scale=1.0)
+    assert len(read_trace(path, limit=2, speed=1.0, token_scale=1.0)) == 2
+    monkeypatch.setattr(arrivals, "MOST_ARRIVALS", 3)
+    assert len(read_trace(path, limit=None, speed=1.0, token_scale=1.0)) == 3
+
+
 def test_prompts_of_a_trace_have_its_lengths_and_real_text() -> None:
     made = prompts_like([Arrival(0, 10, 3), Arrival(1, 2, 500)], POOL)
     assert [len(prompt.text) for prompt in made] == [40, 8]
@@ -124,6 +139,9 @@ def test_phases_from_a_file_come_first(tmp_path: Path) -> None:
         read_phases(str(path), ["name=calm,requests=2"])
     path.write_text('[[phase]]\nname = "calm"\n', "utf-8")
     with pytest.raises(SettingsError, match=r"phases.toml.*requests"):
+        read_phases(str(path), [])
+    path.write_text("[[phase]]\nname = " + "[" * 5000, "utf-8")
+    with pytest.raises(SettingsError, match="nested too deeply"):
         read_phases(str(path), [])
     path.write_text("[[phase", "utf-8")
     with pytest.raises(SettingsError, match="cannot read"):

@@ -46,6 +46,8 @@ def asked(url: str, content: str, stall_s: float = 5.0) -> Answer:
         ("negative", "malformed", "no chunk"),
         ("infinite", "malformed", "no chunk"),
         ("error event", "failed", "out of memory"),
+        ("deep", "malformed", "nested too deeply"),
+        ("deep error", "failed", "x"),
         ("endless line", "too_long", "longer than any answer"),
     ],
 )
@@ -166,6 +168,21 @@ def test_a_cancelled_chunk_keeps_what_was_done(fake: Fake) -> None:
     done = asyncio.Event()
     asyncio.run(go())
     assert [sample.tokens for sample in runs[0].samples] == [6]
+    assert runs[0].cut
+
+
+def test_a_chunk_that_is_cancelled_before_an_answer_is_no_run(fake: Fake) -> None:
+    runs: list[Run] = []
+
+    async def go() -> None:
+        async with httpx.AsyncClient(base_url=fake.url, trust_env=False) as client:
+            prompts = [Prompt(1, "c", ("stall",))]
+            work = run_chunk(Sender(client, {}, 16), prompts, "c", Place("arm", 1), print, runs)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(work, 0.2)
+
+    asyncio.run(go())
+    assert runs == []
 
 
 @pytest.fixture

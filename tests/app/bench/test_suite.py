@@ -100,11 +100,24 @@ def test_a_command_ends_at_its_limit_with_all_that_it_started(tmp_path: Path) ->
     )
     outcome = suite.run(experiment(code, minutes=4 / 60), {}, tmp_path, NEVER)
     assert outcome.status == "timed out"
-    (pid,) = outcome.output
+    pid = outcome.output[0]
     deadline = time.monotonic() + 20
     while running(pid) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not running(pid)
+
+
+def test_what_a_command_measured_until_its_limit_is_kept(tmp_path: Path) -> None:
+    code = (
+        "import sys, time\n"
+        "try: time.sleep(60)\n"
+        "except KeyboardInterrupt: open(sys.argv[1], 'w').write('{\"a\": 1}')"
+    )
+    program = tmp_path / "measure.py"
+    program.write_text(code, "utf-8")
+    one = experiment("", command=f"python {program} {{out}}", minutes=3 / 60)
+    outcome = suite.run(one, {}, tmp_path, NEVER)
+    assert (outcome.status, outcome.result) == ("timed out", {"a": 1})
 
 
 def test_a_suite_that_is_told_to_end_ends_what_it_started(tmp_path: Path) -> None:

@@ -87,6 +87,8 @@ def test_plain_text_is_a_prompt_a_line(tmp_path: Path) -> None:
         ("a.jsonl", '{"turns": ["x"]}\n{', "line 2"),
         ("a.jsonl", '{"turns": "x"}', "line 1: .*array"),
         ("a.jsonl", '{"turns": ["x"], "category": 5}', "line 1: .*category"),
+        ("a.jsonl", '{"turns": ["x"], "more": ' + "[" * 100_000, "line 1: .*nested too deeply"),
+        ("a.json", '[{"conversations": [], "more": ' + "[" * 100_000, "nested too deeply"),
         ("a.json", '{"conversations": []}', "array"),
         ("a.json", '[{"id": 1}]', "entry 1: .*conversations"),
         ("a.parquet", "no parquet", "a.parquet: "),
@@ -113,6 +115,8 @@ def test_missing_and_empty_places_are_refused(tmp_path: Path) -> None:
         read_workload(tmp_path / "gone.txt")
     with pytest.raises(SettingsError, match="no file of"):
         read_workload(tmp_path)
+    with pytest.raises(SettingsError, match=r"cannot read it: .*File name too long"):
+        read_workload(Path("A whole prompt is no file. " * 20))
 
 
 def test_files_and_sets_have_a_largest_size(

@@ -168,6 +168,31 @@ def test_a_target_that_begins_to_decide_is_a_decision_with_its_own_reason() -> N
     assert later[0].sentence.startswith("The policy's own goodput was ")
 
 
+def test_a_target_within_the_operators_table_is_told_as_the_target() -> None:
+    """The table gives D = 6 where the plan drafts 3."""
+    table = Setting("pinned", "ngram", schedule=((8, 6),))
+    stage = fixed(aim(13.5, table))
+    for step in range(300):
+        stage.step(2, offers=[offer(0, length=8)] if step > 120 else [])
+    first, *later = stage.opened
+    assert first.draft_length == 6
+    assert later[0].reason == reasons.TPOT_TARGET
+    assert later[0].draft_length < 6
+    assert "over the target of 13.5 ms" in later[0].sentence
+
+
+def test_above_the_limit_of_drafting_requests_no_other_limit_decides() -> None:
+    stage = fixed(replace(aim(13.5), max_drafting_requests=2))
+    for size in (2, 3):
+        for _ in range(40):
+            stage.step(size, offers=[offer(0, length=8)])
+    told = [(one.reason, one.drafter, one.draft_length) for one in stage.opened]
+    assert told[0][1] == "ngram"
+    assert told[1:] == [(reasons.REQUEST_LIMIT, NONE, 0)]
+    assert "tpot_ms" in stage.opened[0].inputs
+    assert "tpot_ms" not in stage.opened[1].inputs
+
+
 def test_the_record_says_what_the_budget_decides() -> None:
     stage = fixed(replace(Setting(), draft_budget=4))
     for _ in range(10):

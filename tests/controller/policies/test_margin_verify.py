@@ -9,10 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controller.contract import Allotment, Wish
+from controller.contract import (
+    Allotment,
+    Bar,
+    Controller,
+    Margins,
+    RequestOutcome,
+    RequestView,
+    Setting,
+    StepOutcome,
+    Wish,
+)
+from controller.cost import CostModel
+from controller.policies import PolicyInputs
 from controller.policies.margin_verify import MarginVerify, Positions
+from controller.policies.split import in_arm_b
+from controller.policies.switchable import PolicyChoice, Switchable
 from tests.controller.policies.stage import Stage, at_most, everything, nothing, people, policy
-from tests.controller.simulated_engine import offer, request
+from tests.controller.simulated_engine import BF16, batch, offer, points, request
 
 WARM_UP = 300
 
@@ -91,6 +105,20 @@ def test_cheap_up_to_one_row_and_dear_beyond_gives_a_budget_of_one() -> None:
     assert [one.length for one in plan.allotments] == [1, 0]
 
 
+def test_the_decision_says_how_many_positions_are_worth_their_time() -> None:
+    """Also where margins tell, so that whole drafts are made: twelve of 14 positions are not."""
+    costs = {2: 10.0, 4: 10.0, 5: 1000.0, 64: 64_000.0}
+    subject = policy("margin_verify", ("mtp",), models=("mtp",), costs=costs, requests=(2,))
+    bars(subject, people(2))
+    plan = subject.plan(batch(*people(2), step=1000), [offer(i, "mtp") for i in range(2)])
+    assert [one.length for one in plan.allotments] == [7, 7]
+    subject.configure(Setting(max_draft_length=15))
+    subject.plan(batch(*people(2), step=1001), [offer(i, "mtp") for i in range(2)])
+    sentence = subject.take_decisions()[-1].sentence
+    assert "By acceptance at each position, 2 of 14 are worth their time at 2 requests" in sentence
+    assert "Where margins tell, whole drafts are made" in sentence
+
+
 def test_costs_that_fall_are_forced_to_rise() -> None:
     """Four rows are cheaper than three as measured; the budget may not use that."""
     dip = {1: 10.0, 2: 40.0, 3: 40.0, 4: 10.0, 64: 640.0}
@@ -137,6 +165,65 @@ def test_equal_positions_go_by_depth_then_by_request() -> None:
     assert [one.length for one in stage.step(4, everything).allotments] == [2, 2, 1, 1]
     reverse = stage.plan(people(4)[::-1])
     assert [one.length for one in reverse.allotments] == [1, 1, 2, 2]
+
+
+# --- what a model's margins decide ----------------------------------------------------------------
+
+
+def bars(controller: Controller, views: list[RequestView]) -> dict[int, Bar | None]:
+    """The bar of each request's draft of a model that is right where its margin is wide."""
+    rng, found = random.Random(4), dict[int, Bar | None]()
+    for step in range(1, 16 * 40):
+        plan = controller.plan(batch(*views, step=step), [offer(one.id, "mtp") for one in views])
+        results: list[RequestOutcome] = []
+        for view, one in zip(views, plan.allotments, strict=True):
+            wide = rng.random() < 0.5
+            margins = Margins("mtp", view.sampled, (6.0 if wide else 0.0,) * one.length)
+            drafted = one.length if one.bar is None else one.bar.length(margins.values)
+            accepted = drafted if wide else 0
+            results.append(
+                RequestOutcome(one.request, "mtp", drafted, accepted, accepted + 1, margins=margins)
+            )
+        rows = sum(1 + one.drafted for one in results)
+        controller.observe(
+            StepOutcome(step, len(views), rows, 0, 1000, 10.0, 0.1, 0.5, tuple(results), ())
+        )
+        found = {one.request: one.bar for one in plan.allotments}
+    return found
+
+
+def test_a_draft_has_the_bar_of_its_kind_unless_its_length_was_asked_for() -> None:
+    views = [
+        request(0),
+        request(1)._replace(temperature=1.0),
+        request(2, wish=Wish(draft_length=3)),
+    ]
+    found = bars(policy("margin_verify", ("mtp",), models=("mtp",), requests=(1, 3)), views)
+    greedy, sampled = found[0], found[1]
+    assert greedy is not None
+    assert sampled is not None
+    assert greedy != sampled
+    assert greedy.length((6.0,)) == 1
+    assert greedy.length((0.0,)) == 0
+    assert found[2] is None
+
+
+def test_what_a_bar_lets_through_says_nothing_about_acceptance_by_position() -> None:
+    """Half of all first tokens are right, and with a bar nearly all of those that are verified."""
+    subject = policy("margin_verify", ("mtp",), models=("mtp",), requests=(1, 3))
+    assert isinstance(subject, MarginVerify)
+    bars(subject, people(3))
+    rates: Any = subject.describe()["acceptance"]
+    assert rates["mtp"][0] == pytest.approx(0.5, abs=0.08)
+
+
+def test_in_a_comparison_only_its_own_requests_have_bars() -> None:
+    inputs = PolicyInputs(("mtp",), CostModel(points(BF16, (1, 8))), ("mtp",))
+    subject = Switchable(inputs, PolicyChoice("fixed", "draft_length=3", "margin_verify", "", 0.5))
+    found = bars(subject, people(8))
+    assert {number for number, bar in found.items() if bar} == {
+        number for number in range(8) if in_arm_b(number, 0.5)
+    }
 
 
 def test_its_state_is_plain() -> None:

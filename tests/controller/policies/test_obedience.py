@@ -309,15 +309,6 @@ def test_an_empty_batch_and_an_unknown_outcome_are_no_matter(choice: PolicyChoic
     subject.forget(12345)
 
 
-@pytest.mark.parametrize("choice", CHOICES, ids=IDS)
-def test_looking_for_drafts(choice: PolicyChoice) -> None:
-    """Only `off` asks for none; a pinned drafter is asked whatever the policy."""
-    subject = made(choice)
-    assert subject.attentive == (choice.policy != "off")
-    subject.configure(Setting("pinned", "ngram", None, LARGEST))
-    assert subject.attentive
-
-
 def test_room_is_shared_level_by_level_and_the_rest_goes_to_the_oldest() -> None:
     subject = made(PolicyChoice("fixed", "draft_length=4 drafter=ngram"))
     requests = tuple(RequestView(i, "", 100, 100, 0.0, False) for i in (7, 3, 5))

@@ -118,6 +118,28 @@ def test_lengths_of_the_bandit_and_words_are_checked() -> None:
     assert "a drafter's name, or auto" in refused("fixed", drafter="a b")
 
 
+def test_options_that_would_have_no_effect_are_refused() -> None:
+    text = refused("tensorrt_schedule", acceptance_threshold=0.3)
+    assert text.startswith("acceptance_threshold: has no effect without a window")
+    make("tensorrt_schedule", PolicyInputs((), options={"acceptance_threshold": 0.5}))
+    text = refused("ema_tiers", draft_length=2)
+    assert text.startswith("draft_length: 2 is none of the D in tiers")
+    make("ema_tiers", PolicyInputs((), options={"draft_length": 7}))
+    make("ema_tiers", PolicyInputs((), options={"tiers": "1:1/2"}))
+
+
+def test_a_model_is_no_matcher_and_a_matcher_no_model() -> None:
+    names = ("ngram", "mtp")
+    for given, text in (
+        ({"matcher": "mtp"}, "matcher: mtp is a model, which matches no text"),
+        ({"model": "ngram"}, "model: ngram has no model"),
+    ):
+        with pytest.raises(OptionError, match=text):
+            make("ngram_else_model", PolicyInputs(names, models=("mtp",), options=given))
+    options = {"matcher": "later", "model": "later_too"}
+    make("ngram_else_model", PolicyInputs(names, models=("mtp",), options=options))
+
+
 def test_every_policy_can_be_made_without_options() -> None:
     for name in NAMES:
         make(name, PolicyInputs(("ngram",)))

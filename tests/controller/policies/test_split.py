@@ -207,10 +207,12 @@ def test_the_report_has_each_arms_figures_by_request() -> None:
     assert found["B"]["acceptance_length"]["value"] == 1.0
     assert found["A"]["tokens_per_request_second"]["value"] == pytest.approx(3.0 / 0.020, rel=1e-3)
     assert found["B"]["tokens_per_request_second"]["value"] == pytest.approx(1.0 / 0.020, rel=1e-3)
-    rows = 5 * (8 - members) + members
-    per_row = 0.020 / rows
-    assert found["A"]["tokens_per_row_second"]["value"] == pytest.approx(3 / 5 / per_row, rel=1e-3)
-    assert found["B"]["tokens_per_row_second"]["value"] == pytest.approx(1 / per_row, rel=1e-3)
+    rows_a = 5 * (8 - members)
+    per_row = 0.0199 / (rows_a + members)
+    caused_by_a = rows_a * per_row + 0.0001  # its rows, and all that was spent on drafts
+    tokens_a = 3 * (8 - members)
+    assert found["A"]["tokens_per_row_second"]["value"] == pytest.approx(tokens_a / caused_by_a)
+    assert found["B"]["tokens_per_row_second"]["value"] == pytest.approx(1 / per_row)
     report: Any = subject.report()
     gains = report["ab"]["b_over_a"]
     assert gains["acceptance_length"]["value"] == pytest.approx(1 / 3, abs=1e-3)
@@ -270,6 +272,35 @@ def test_one_request_has_no_interval() -> None:
     assert found is not None
     assert found.report() == {"value": 2.0, "low": None, "high": None}
     assert found.over(found).report() == {"value": 1.0, "low": None, "high": None}
+
+
+def test_an_arm_of_few_requests_says_what_it_drafts() -> None:
+    """Of 40 requests arm B has three, fewer than the share of a batch that counts as drafting."""
+    for policy in ("margin_verify", "ngram_else_model"):
+        stage = Stage(split("off", policy, 0.1))
+        assert 0 < sum(in_arm_b(i, 0.1) for i in range(40)) / 40 < 0.15
+        for _ in range(40):
+            stage.step(40, everything)
+        found = {one.inputs["arm"]: one for one in stage.opened}
+        assert found["B"].drafter == "ngram"
+        assert found["B"].draft_length > 5.0
+
+
+def test_an_arm_predicts_for_its_own_requests_and_its_what_if_for_all() -> None:
+    """All of arm A's requests have a draft: so has everybody in its what-if, and half of the batch
+    in the prediction of its decision."""
+    costs = points({8: 10.0, 64: 10.0}, (8,))
+    subject, alone = (split("fixed", "off", b, cost=CostModel(costs)) for b in (0.5, 0.0))
+    Stage(subject).plan(people(8))
+    Stage(alone).plan(people(8))
+    assert subject.what_if(8, 128).candidates == alone.what_if(8, 128).candidates
+    members = sum(in_arm_b(i, 0.5) for i in range(8))
+    whole = next(one for one in subject.what_if(8, 128).candidates if one.draft_length == 4)
+    first = next(one for one in subject.take_decisions() if one.inputs["arm"] == "A")
+    plan = next(one for one in first.candidates if one.draft_length == 4)
+    gained = plan.predicted_tokens - 8
+    assert gained > 0.0
+    assert gained / (whole.predicted_tokens - 8) == pytest.approx((8 - members) / 8, rel=1e-6)
 
 
 # --- both -----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from controller.contract import DrafterInfo, Setting
 from controller.cost import CostModel
 from controller.policies import NAMES, PolicyInputs
 from controller.policies.switchable import PolicyChoice, Switchable, check_choice
-from tests.controller.policies.stage import Stage, everything
+from tests.controller.policies.stage import Stage, everything, people
 from tests.controller.simulated_engine import BF16, Clock, points
 
 
@@ -76,6 +76,38 @@ def test_measured_costs_go_on() -> None:
     assert report["cost"]["factor"] == factor
 
 
+def test_a_measured_price_of_drafts_stays_over_a_switch_and_over_a_refused_one() -> None:
+    subject = made(PolicyChoice("fixed", "drafter=mtp draft_length=2"))
+    subject.add_drafter(DrafterInfo("mtp", model=True, rho=0.9))
+    stage = Stage(subject, ("mtp",))
+    for _ in range(40):
+        stage.observe(stage.plan(people(1)), everything, draft_ms=1.0)
+
+    def price() -> Any:
+        report: Any = subject.report()
+        return report["cost"]["draft_price"]["mtp"]
+
+    measured = price()
+    assert measured["per_depth"] < 1.0  # and not .9 of a step of 10.7 ms
+    subject.switch(PolicyChoice("goodput", ab_policy="adaptive"))
+    assert price() == measured
+    with pytest.raises(ValueError, match="ab_options"):
+        subject.switch(PolicyChoice("fixed", ab_policy="ema_tiers", ab_options="ema_rate=9"))
+    assert price() == measured
+
+
+def test_an_option_that_a_loaded_drafter_makes_no_sense_of_is_refused() -> None:
+    subject = made()
+    choice = PolicyChoice("ngram_else_model", "matcher=mtp")
+    check_choice(choice)  # nobody knows yet what mtp will be
+    subject.add_drafter(DrafterInfo("mtp", model=True, rho=0.1))
+    with pytest.raises(ValueError, match="policy_options: matcher: mtp is a model"):
+        subject.switch(choice)
+    with pytest.raises(ValueError, match="ab_options: model: ngram has no model"):
+        subject.switch(PolicyChoice("off", "", "ngram_else_model", "model=ngram"))
+    assert subject.choice == PolicyChoice()
+
+
 def test_the_decision_in_force_is_told_as_closed() -> None:
     subject = made(PolicyChoice("fixed", "drafter=ngram"))
     stage = Stage(subject)
@@ -89,6 +121,19 @@ def test_the_decision_in_force_is_told_as_closed() -> None:
     assert told[0].realised.tokens == 5
     stage.step(1)
     assert stage.opened[-1].sentence.startswith("First plan of policy off")
+
+
+def test_of_two_arms_both_decisions_in_force_are_told_as_closed() -> None:
+    subject = made(PolicyChoice("fixed", "drafter=ngram", "off"))
+    stage = Stage(subject)
+    stage.step(8)
+    stage.step(8)
+    opened = {one.id for one in stage.opened}
+    assert len(opened) == 2
+    subject.take_decisions()
+    subject.switch(PolicyChoice("off"))
+    told = subject.take_decisions()
+    assert {(one.id, one.closed) for one in told} == {(number, True) for number in opened}
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def library(count: int = 8, length: int = 400, sampled: bool = False) -> Library
 
 def lanes(sampled: bool) -> tuple[Lanes, Live, Text]:
     texts = library(1, 60, sampled)
-    shadows = Shadows(texts)
+    shadows = Shadows(texts, ("ngram",))
     return Lanes(texts, shadows, ["eagle"]), Live(1, 1, 60, 50, 1), text(60, 0, sampled)
 
 
@@ -58,7 +58,7 @@ def test_margins_of_the_whole_draft_and_chances_of_what_was_verified() -> None:
     made, live, one = lanes(True)
     for at in range(1, 40):
         live.at = at
-        lane = made.draft(live, Allotment(1, "eagle", 4), {})
+        lane = made.draft(live, Allotment(1, "eagle", 4))
         assert lane.margins is not None
         assert lane.margins.values == pytest.approx(one.margins["eagle"][at, :4].tolist())
         assert lane.margins.sampled
@@ -72,7 +72,7 @@ def test_a_bar_ends_a_draft_as_in_an_engine() -> None:
     lengths = set[int]()
     for at in range(1, 40):
         live.at = at
-        lane = made.draft(live, Allotment(1, "eagle", 4), {("eagle", False): bar})
+        lane = made.draft(live, Allotment(1, "eagle", 4, bar=bar))
         assert lane.drafted == bar.length(one.margins["eagle"][at, :4].tolist())
         assert lane.accepted == min(lane.drafted, int(one.accepted["eagle"][at]))
         assert lane.margins is not None
@@ -83,10 +83,10 @@ def test_a_bar_ends_a_draft_as_in_an_engine() -> None:
     assert {0, 1, 2} <= lengths
 
 
-def test_a_bar_of_sampled_requests_leaves_greedy_ones_alone() -> None:
-    made, live, _ = lanes(False)
-    shut = {("eagle", True): Bar(0.99, -9.0, 0.0, 0.0, 12.0)}
-    assert made.draft(live, Allotment(1, "eagle", 4), shut).drafted == 4
+@pytest.mark.parametrize("sampled", [True, False])
+def test_the_temperature_is_that_of_the_text(sampled: bool) -> None:
+    made, live, _ = lanes(sampled)
+    assert made.temperature(live) == float(sampled)
 
 
 # --- what a recording keeps -----------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from controller.contract import NONE, Setting
@@ -41,6 +43,23 @@ def test_it_is_the_full_loop_up_to_the_noise_of_steps() -> None:
     full = run(PHASES, Setting("pinned", "eagle", 3, 20), on=machine(noise=0.05), seed=5)
     assert full.ms != static(Static("eagle", 3)).ms
     assert full.ms == pytest.approx(static(Static("eagle", 3)).ms, rel=0.02)
+
+
+def test_a_machine_that_gets_slower_does_so_for_the_bounds_too() -> None:
+    """Else a policy would be held against what nobody could have done."""
+    usual = static(Static("eagle", 3)).ms
+    slowdowns = ((0.3e-3 * usual, 2.0), (0.6e-3 * usual, 1.5))
+    slow = replace(machine(), slowdowns=slowdowns)
+    for choice in (Static("eagle", 3), Static("ngram", 7)):
+        setting = Setting("pinned", choice.drafter, choice.length, 20)
+        full = run(PHASES, setting, on=slow, seed=5)
+        (direct,) = run_statics(slow, library(), PHASES, [choice], seed=5)
+        assert direct.ms == pytest.approx(full.ms)
+        assert direct.ms > 1.2 * static(choice).ms
+    best = run_clairvoyant(slow, library(), PHASES, seed=5)
+    assert best.ms > 1.2 * run_clairvoyant(machine(), library(), PHASES, seed=5).ms
+    every = run_statics(slow, library(), PHASES, grid(slow), seed=5)
+    assert max(result.throughput for result in every) < best.throughput
 
 
 def test_plain_decoding_is_the_off_policy() -> None:

@@ -13,7 +13,7 @@ def play(
 ) -> list[list[tuple[int, bool, int, int]]]:
     """(accepted, censored, match length, streak) of the scores that each commit settles."""
     library = Library({"one": [text(accepted, match)]}, ("ngram",))
-    shadows, live = Shadows(library), Live(1, 0, len(accepted), 10, 1)
+    shadows, live = Shadows(library, ("ngram",)), Live(1, 0, len(accepted), 10, 1)
     found: list[list[tuple[int, bool, int, int]]] = []
     for count in commits:
         scores = shadows.take(live, 0, live.at + count)
@@ -47,7 +47,7 @@ def test_a_draft_that_is_right_to_the_texts_end_is_censored() -> None:
 
 def test_going_live_censors_the_open_draft_and_the_shadow_starts_behind_the_live_text() -> None:
     library = Library({"one": [text([4, 9, 9, 9, 9, 0, 0, 1, 0, 0], [3] * 10)]}, ("ngram",))
-    shadows, live = Shadows(library), Live(1, 0, 10, 10, 1)
+    shadows, live = Shadows(library, ("ngram",)), Live(1, 0, 10, 10, 1)
     shadows.take(live, 0, 2)
     live.at = 2
     (score,) = shadows.lived(live, 0, accepted=2, new=5)

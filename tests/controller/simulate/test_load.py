@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
+from controller.simulate import load
+from controller.simulate.arrival_file import Came
 from controller.simulate.load import bursts, poisson, ramp, recorded
 from tests.controller.simulate.small import library
-
-HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 
 
 def times(rate: object, peak: float, seconds: float = 400.0) -> np.ndarray:
@@ -37,25 +35,24 @@ def test_a_ramp_rises_linearly() -> None:
     assert (found < 200.0).mean() == pytest.approx(0.25, abs=0.03)
 
 
-def test_recorded_arrivals_keep_their_gaps_and_prompts(tmp_path: Path) -> None:
-    path = tmp_path / "arrivals.csv"
-    path.write_text(
-        HEAD + "2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04.4799600,110,100000\n"
-        "2023-11-16 18:20:00.0000000,110,27\n"
-    )
+def test_more_requests_than_a_run_takes_are_an_error_not_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A ramp that just ended would never reach its peak."""
+    monkeypatch.setattr(load, "MOST_ARRIVALS", 100)
+    assert len(times(lambda second: 5.0, 5.0, 15.0)) < 100
+    with pytest.raises(ValueError, match=r"more than 100 requests .* of 400 s; lower the rate"):
+        times(ramp(0.0, 10.0, 400.0), 10.0)
+
+
+def test_requests_of_a_file_get_texts_and_of_a_longer_text_the_end() -> None:
     texts = library()
-    one, two = recorded(path, "mixed", texts, np.random.default_rng(0), seconds=60.0, speed=2.0)
+    came = [Came(0.0, 4808, 10), Came(0.25, 0, 100_000), Came(1.0, 7, 0)]
+    one, two, three = recorded(came, "mixed", texts, np.random.default_rng(0))
     assert (one.ms, one.prompt, one.output) == (0.0, 4808, 10)
-    assert two.ms == pytest.approx(250.0)
+    assert (two.ms, two.prompt) == (250.0, 1)
     assert two.output == texts.last[two.text] - texts.first[two.text]
-
-
-@pytest.mark.parametrize("line", ["yesterday,1,2", "2023-11-16 18:17:03,x,2", "2023-11-16"])
-def test_a_line_that_is_no_arrival_is_named(tmp_path: Path, line: str) -> None:
-    path = tmp_path / "arrivals.csv"
-    path.write_text(HEAD + "2023-11-16 18:17:03.97,1,2\n" + line + "\n")
-    with pytest.raises(ValueError, match=r"arrivals\.csv, line 3"):
-        recorded(path, "mixed", library(), np.random.default_rng(0))
+    assert (three.prompt, three.output) == (7, 1)
 
 
 def test_texts_that_there_are_not_are_named() -> None:

@@ -216,6 +216,13 @@ def test_requests_that_arrive_are_replayed_when_they_came(tmp_path: Path) -> Non
         replayed(recording, "live", other)
 
 
+def nested(depth: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
 @pytest.mark.parametrize(
     "bad",
     [
@@ -229,6 +236,10 @@ def test_requests_that_arrive_are_replayed_when_they_came(tmp_path: Path) -> Non
         {"verify_ms": 5.0, "requests": [{}]},
         {"verify_ms": 5.0, "requests": 3},
         {"verify_ms": "fast", "requests": []},
+        {"verify_ms": 10**400, "requests": []},
+        {"arrived": {"request": "b", "prompt": 1_000_001}},
+        {"arrived": {"request": "b", "prompt": True}},
+        {"arrived": {"request": "b", "prompt": nested(400)}},
     ],
 )
 def test_a_line_that_is_no_step_is_named(tmp_path: Path, bad: object) -> None:
@@ -241,3 +252,19 @@ def test_a_file_that_is_no_recording_is_refused(tmp_path: Path) -> None:
         read_recording(lines(tmp_path / "run.jsonl", step()))
     with pytest.raises(ValueError, match="no request"):
         read_recording(lines(tmp_path / "run.jsonl", HEAD))
+
+
+@pytest.mark.parametrize("name", ["", "x" * 65, "two\nlines", "\ud800"])
+def test_a_drafter_whose_name_cannot_be_shown_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "run.jsonl"
+    with pytest.raises(ValueError, match=r"run\.jsonl, drafters: .* no drafter's name"):
+        read_recording(lines(path, {**HEAD, "drafters": {name: "model"}}, came("a"), step()))
+    drafted = step(drafter=name, drafted=2, accepted=1, committed=2)
+    with pytest.raises(ValueError, match=r"run\.jsonl, drafters: .* no drafter's name"):
+        read_recording(lines(path, HEAD, came("a"), drafted))
+    drafters = {f"d{number}": "model" for number in range(64)}
+    head = {**HEAD, "drafters": drafters}
+    assert len(read_recording(lines(path, head, came("a"), step())).kinds) == 64
+    lines(path, head, came("a"), step(drafter="other", drafted=1, accepted=0))
+    with pytest.raises(ValueError, match="more than 64"):
+        read_recording(path)

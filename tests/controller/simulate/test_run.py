@@ -21,13 +21,16 @@ from controller.contract import (
 )
 from controller.policies import NAMES, PolicyInputs, make
 from controller.simulate.calibration import calibrate
-from controller.simulate.drafters import draft_model, lookup
+from controller.simulate.direct import Static, run_statics
+from controller.simulate.drafters import draft_model, head, lookup
+from controller.simulate.fleet import Scenario, simulate
 from controller.simulate.load import Arrival, Phase, arrivals, thin
 from controller.simulate.machine import Machine
 from controller.simulate.machines import HARDWARE, MODELS
 from controller.simulate.policy import SERVES, Choice, build
 from controller.simulate.run import Clock, Run, closed, open_loop
 from controller.simulate.step_cost import roofline
+from controller.simulate.synthetic import RECIPES, make_texts
 from controller.simulate.texts import Library
 from tests.controller.simulate.small import SETTING, library, machine, run, text
 
@@ -68,11 +71,12 @@ def watched(
     phases: Sequence[Phase] = PHASES,
     on: Machine | None = None,
     texts: Library | None = None,
+    choice: Choice = SERVES,
 ) -> tuple[Watched, Run]:
     simulated = on or machine(noise=0.01, chains=True)
     clock = Clock()
     points = calibrate(simulated.cost, 8, 0.01, np.random.default_rng(1))
-    watch = Watched(build(SERVES, simulated, points, clock, setting))
+    watch = Watched(build(choice, simulated, points, clock, setting))
     found = closed(simulated, texts or library(), phases, watch, clock, 0)  # type: ignore[arg-type]
     return watch, found
 
@@ -210,6 +214,37 @@ def test_a_draft_model_falls_behind_says_so_and_is_paid_for_catching_up() -> Non
     assert first.ms == pytest.approx(second.ms + 802 * drafter.row_ms)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_look_up_that_matches_nowhere_is_asked_and_offers_nothing(name: str) -> None:
+    """It is a look-up because its drafter needs no model, not because it matched anywhere."""
+    drafters = (*machine().drafters, lookup("suffix"))
+    on = replace(machine(noise=0.01, chains=True), drafters=drafters)
+    texts = Library({"mixed": make_texts(RECIPES["mixed"], 10, 3)}, ("ngram", "eagle", "suffix"))
+    watch, found = watched(on=on, texts=texts, choice=Choice(name))
+    offered = {one.drafter for some in watch.offers for one in some}
+    assert "suffix" not in offered
+    assert "suffix" not in found.drafting
+    assert found.tokens >= sum(phase.work for phase in PHASES)
+
+
+def test_a_static_choice_of_a_look_up_that_matches_nowhere_is_plain_decoding() -> None:
+    on = replace(machine(), drafters=(lookup("suffix"), head("mtp", 0.5, 5.0)))
+    texts = Library({"mixed": make_texts(RECIPES["mixed"], 10, 3)}, ("suffix", "mtp"))
+    choices = [Static(NONE, 0), Static("suffix", 4), Static("mtp", 4)]
+    plain, suffix, mtp = run_statics(on, texts, PHASES, choices, 0)
+    assert (suffix.drafted, suffix.ms) == (0, plain.ms)
+    assert mtp.drafted > 0  # a model drafts everywhere, right or wrong
+    assert mtp.tokens == plain.tokens
+
+
+def test_slowdowns_out_of_order_are_refused() -> None:
+    for slowdowns in (((2.0, 1.5), (1.0, 3.0)), ((1.0, 1.5), (1.0, 3.0))):
+        with pytest.raises(ValueError, match=r"machine\.slowdowns: each must begin later"):
+            replace(machine(), slowdowns=slowdowns)
+    slow = replace(machine(), slowdowns=((1.0, 1.5), (2.0, 3.0)))
+    assert [slow.factor(ms) for ms in (0.0, 1000.0, 1999.0, 2000.0)] == [1.0, 1.5, 1.5, 3.0]
+
+
 def test_a_machine_that_gets_slower_takes_longer_from_then_on() -> None:
     phases = (Phase(2, "mixed", 200),)
     usual = run(phases, choice=Choice("off"))
@@ -253,6 +288,31 @@ def test_prompts_are_computed_in_chunks_beside_the_decoding_requests() -> None:
     whole, chunked = arriving([0.0] * 4), arriving([0.0] * 4, rows=64)
     first = [max(one.first_ms for one in found.latencies) for found in (whole, chunked)]
     assert first[1] > first[0] * 1.5
+
+
+def test_an_output_of_one_token_has_no_time_per_token() -> None:
+    texts, clock = library(), Clock()
+    requests = [Arrival(0.0, 0, 5, output) for output in (1, 2, 1)]
+    controller = make("off", PolicyInputs(("ngram",)))
+    found = open_loop(machine(), texts, requests, controller, clock, 0).latencies
+    times = [one.per_token_ms for one in found]
+    assert times[:2] == [None, None]
+    assert times[2] is not None
+    assert times[2] > 1.0
+
+
+def test_quantiles_of_the_time_per_token_leave_such_outputs_out() -> None:
+    """With them as 0 ms the median of three would be 0."""
+    outputs = {"one": (1, 1, 3), "none": (1, 1, 1)}
+    found = {}
+    for name, some in outputs.items():
+        requests = [Arrival(0.0, 0, 5, output) for output in some]
+        scenario = Scenario(machine(), library(), SETTING, deal=lambda *_, all=requests: all)
+        found[name] = simulate(scenario, Choice("off"), lambda fraction: None)
+    assert found["one"]["finished"] == found["none"]["finished"] == 3
+    assert found["one"]["tpot_ms"]["p50"] > 1.0
+    assert found["one"]["ttft_ms"]["p50"] > 1.0
+    assert "tpot_ms" not in found["none"]
 
 
 def test_replicas_share_what_arrives() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from controller.policies import ADAPTIVE
 from controller.simulate import svg
-from controller.simulate.cells import Cell, find_traces, make_cells
+from controller.simulate.cells import Cell, find_traces, labels, make_cells
 from controller.simulate.plots import course_plots, suite_plots
 from controller.simulate.rows import Row, compare
 from controller.simulate.suite import figures, judge, make_tasks, run_all, run_task
@@ -80,10 +80,10 @@ def test_code_edits_are_the_traces_with_code_in_their_name() -> None:
         one_cell(cell=f"{name}, batch {batch}", batch=batch, vs_best_static=value)
         for name, batch, value in (
             ("instructcoder", 1, 1.2), ("mycode", 1, 1.1), ("instructcoder", 8, 1.4),
-            ("gsm8k", 1, 0.9), ("instructcoder", 32, 0.8),
+            ("gsm8k", 1, 0.9), ("instructcoder", 32, 0.8), ("my, code", 8, 1.3),
         )
     ]  # fmt: skip
-    assert figures(rows)["code_edits"] == {"b1": 1.1, "b8": 1.4}
+    assert figures(rows)["code_edits"] == {"b1": 1.1, "b8": 1.3}
     assert figures(rows[3:4])["code_edits"] == {"b1": None, "b8": None}
 
 
@@ -136,6 +136,34 @@ def test_one_trace_alone_is_enough(tmp_path: Path) -> None:
     cells = make_cells([write_trace(tmp_path / "only.jsonl")], SCALE)
     shift = next(cell for cell in cells if cell.kind == "content")
     assert {phase.corpus for phase in shift.phases} == {str(tmp_path / "only.jsonl")}
+
+
+def test_a_trace_without_a_drafter_of_the_suite_is_refused(tmp_path: Path) -> None:
+    """Its cells would compare with a drafter that never has a draft."""
+    path = write_trace(tmp_path / "only.jsonl")
+    path.write_text(path.read_text().replace("acc_ngram", "acc_ngrams"))
+    with pytest.raises(ValueError, match=r"only\.jsonl: it has no acc_ngram, but eagle, ngrams"):
+        find_traces(tmp_path)
+
+
+def test_traces_that_are_called_like_something_else_keep_their_own_cells(tmp_path: Path) -> None:
+    """Rows are joined by the cell's name, and breaks are told by what the texts are called."""
+    names = ("acceptance_code.jsonl", "code.jsonl", "content shift.jsonl", "edits.jsonl",
+             "mixed.jsonl", "useless drafters.jsonl", "x.jsonl")  # fmt: skip
+    for seed, name in enumerate(names):
+        write_trace(tmp_path / name, seed=seed)
+    traces = find_traces(tmp_path)
+    assert list(labels(traces).values()) == [*names[:-1], "x"]
+    cells = make_cells(traces, SCALE)
+    assert len({cell.name for cell in cells}) == len(cells)
+    for cell in cells:
+        assert len(set(cell.corpora.values())) == len(cell.corpora)
+    mine = [cell for cell in cells if cell.name in ("edits, batch 1", "edits.jsonl, batch 1")]
+    rows = judge(mine, [one for task in make_tasks(mine, (), 0) for one in run_task(task)])
+    assert [sum(one["cell"] == cell.name for one in rows) for cell in mine] == [4, 4]
+    write_trace(tmp_path / "acceptance_code.jsonl.jsonl")
+    with pytest.raises(ValueError, match=r"code\.jsonl: two traces"):
+        make_cells(find_traces(tmp_path), SCALE)
 
 
 def test_a_task_gives_the_same_rows_again(folder: Path) -> None:

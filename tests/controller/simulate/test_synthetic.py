@@ -73,6 +73,21 @@ def test_rates_that_are_no_chances_are_refused(
         Rates(*rates)
 
 
+@pytest.mark.parametrize(
+    ("breaks", "problem"),
+    [
+        ([(300, "eagle"), (200, "eagle")], "later position"),
+        ([(300, "eagle"), (300, "eagle")], "later position"),
+        ([(200, "ngram")], "ngram gets other rates at 200, but drafters.ngram has none"),
+    ],
+)
+def test_breaks_that_would_not_hold_are_refused(
+    breaks: list[tuple[int, str]], problem: str
+) -> None:
+    with pytest.raises(ValueError, match=f"breaks: .*{problem}"):
+        Recipe({"eagle": STEADY}, breaks=[(at, {name: STEADY}) for at, name in breaks])
+
+
 # --- the library ----------------------------------------------------------------------------------
 
 

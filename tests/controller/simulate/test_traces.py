@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
-from controller.simulate.traces import is_trace, matches, read_traces
+from controller.simulate.traces import matches, read_traces, traced_drafters
 from tests.controller.simulate.small import write_trace
 
 
@@ -60,7 +61,16 @@ def test_what_was_accepted_has_a_match_whatever_the_index_of_the_trace(tmp_path:
         ({"prompt_token_ids": [1]}, "generated_token_ids"),
         (record(acc_eagle={"acc_len": [0, 1, 1, 1]}), "1 to 21"),
         (record(acc_eagle={"acc_len": [1, 1, 1, 22]}), "1 to 21"),
-        ([], "line 2"),
+        (record(acc_eagle={"acc_len": [1, 1, 1, 10**30]}), "1 to 21"),
+        (record(acc_eagle={"acc_len": [1, 1, 1, math.inf]}), "1 to 21"),
+        (record(acc_eagle={"acc_len": [1, 1, 1, 1.5]}), "1 to 21"),
+        (record(acc_eagle={"acc_len": [1, 1, 1, True]}), "1 to 21"),
+        (record(acc_eagle={"acc_len": [[1], [1], [1], [1]]}), "1 to 21"),
+        (record(acc_eagle={"acc_len": "1111"}), "no list"),
+        (record(acc_eagle=3), "int"),
+        (record(generated_token_ids="text"), "no list"),
+        (record(generated_token_ids=[[1], [2], [3], [4]]), "unhashable"),
+        ([], "no JSON object"),
     ],
 )
 def test_a_line_that_is_no_trace_is_named(tmp_path: Path, line: object, problem: str) -> None:
@@ -75,7 +85,8 @@ def test_a_file_without_an_aligned_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_other_files_are_told_apart(tmp_path: Path) -> None:
-    assert is_trace(write_trace(tmp_path / "a.jsonl"))
-    assert not is_trace(write(tmp_path / "b.jsonl", {"turns": ["hello"]}))
-    (tmp_path / "c.jsonl").write_bytes(b"\xff\xfe")
-    assert not is_trace(tmp_path / "c.jsonl")
+    assert traced_drafters(write_trace(tmp_path / "a.jsonl")) == ("eagle", "ngram")
+    assert not traced_drafters(write(tmp_path / "b.jsonl", {"turns": ["hello"]}))
+    for content in (b"\xff\xfe", b"[" * 10**5, b'[{"acc_x": 1}]', b""):
+        (tmp_path / "c.jsonl").write_bytes(content)
+        assert not traced_drafters(tmp_path / "c.jsonl")

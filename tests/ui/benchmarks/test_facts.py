@@ -24,6 +24,12 @@ def test_the_list_tells_when_what_and_where() -> None:
     }
 
 
+@pytest.mark.parametrize("packages", [None, "torch 2", ["torch"], 3])
+def test_packages_of_another_form_are_left_out(packages: Any) -> None:
+    machine = {"git": "abc123", "packages": packages}
+    assert facts.versions(measured.record(machine=machine)) == "source abc123"
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

@@ -1,0 +1,120 @@
+"""The texts of a configuration, and which drafters they know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from app.simulate.tables import DrafterTable, RatesTable, TextsTable
+from controller.simulate.recorded_texts import recorded_texts
+from controller.simulate.recording import Recording, read_recording
+from controller.simulate.synthetic import RECIPES, Rates, Recipe, make_texts
+from controller.simulate.texts import Text
+from controller.simulate.traces import read_traces
+
+LOOKUP = "lookup"
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """lookups: by name of a drafter that the texts know, whether it drafts from matches. own: the
+    configuration itself gives their rates."""
+
+    texts: Sequence[Text]
+    lookups: Mapping[str, bool]
+    own: bool = False
+
+
+@lru_cache(maxsize=4)
+def recorded(path: Path) -> Recording:
+    """A recording, which texts and arrivals of every policy and replica come from. See
+    read_recording."""
+    return read_recording(path)
+
+
+def read_texts(table: TextsTable, folder: Path, seed: int) -> Corpus:
+    """folder: what paths are relative to. ValueError naming the table for what makes no texts,
+    OSError for a file that cannot be read."""
+    try:
+        return _read(table, folder, seed)
+    except ValueError as error:
+        raise ValueError(f"texts.{table.name}: {error}") from None
+
+
+def _read(table: TextsTable, folder: Path, seed: int) -> Corpus:
+    given = [table.trace, table.recording, table.synthetic, table.drafters or None]
+    if sum(one is not None for one in given) != 1:
+        raise ValueError("give one of trace, recording, synthetic, drafters")
+    if table.breaks and not table.drafters:
+        raise ValueError("breaks are of texts with rates of their own; give drafters too")
+    if table.trace is not None:
+        texts = read_traces(folder / table.trace)
+        matched = {name for text in texts for name in text.match}
+        return Corpus(texts, {name: name in matched for text in texts for name in text.accepted})
+    if table.recording is not None:
+        recording = recorded(folder / table.recording)
+        lookups = {name: kind != "model" for name, kind in recording.kinds.items()}
+        return Corpus(recorded_texts(recording, seed), lookups)
+    recipe = _recipe(table)
+    lookups = {name: rates.match is not None for name, rates in recipe.drafters.items()}
+    return Corpus(make_texts(recipe, table.count, seed), lookups, table.synthetic is None)
+
+
+def _recipe(table: TextsTable) -> Recipe:
+    if table.synthetic is None:
+        breaks = [(one.at, _rates(one.drafters)) for one in table.breaks]
+        return Recipe(_rates(table.drafters), table.prompt, table.output, breaks)
+    found = RECIPES.get(table.synthetic)
+    if found is None:
+        raise ValueError(f"synthetic: {table.synthetic!r} is not one of {', '.join(RECIPES)}")
+    return found
+
+
+def _rates(tables: Mapping[str, RatesTable]) -> dict[str, Rates]:
+    return {
+        name: Rates(one.hot, one.cold, one.heat, one.keep, one.match)
+        for name, one in tables.items()
+    }
+
+
+def check_drafters(drafters: Sequence[DrafterTable], corpora: Mapping[str, Corpus]) -> None:
+    """ValueError for a name or a kind that does not fit, which would leave a drafter without an
+    accepted token, unsaid.
+
+    Texts whose drafters are given must know every drafter of the machine, and may know more. Texts
+    with rates of their own may leave some out on purpose, but not all of them the same."""
+    kinds = {one.name: one.kind for one in drafters}
+    machine = ", ".join(kinds)
+    for text, corpus in corpora.items():
+        known = ", ".join(corpus.lookups) or "none"
+        for name in corpus.lookups if corpus.own else ():
+            if name not in kinds:
+                raise ValueError(
+                    f"texts.{text}.drafters.{name}: no such drafter is in [[drafters]], but "
+                    f"{machine}"
+                )
+        for name, kind in kinds.items():
+            if name not in corpus.lookups and not corpus.own:
+                raise ValueError(
+                    f"texts.{text}: it does not know the drafter {name!r}, but {known}; call it "
+                    "that in [[drafters]], or use texts with rates of their own (drafters.NAME)"
+                )
+            if name in corpus.lookups and corpus.lookups[name] != (kind == LOOKUP):
+                raise ValueError(_other_kind(text, name, kind, corpus))
+    for name in kinds:
+        if not any(name in corpus.lookups for corpus in corpora.values()):
+            raise ValueError(
+                f"drafters: no text knows {name!r}; give its rates as texts.NAME.drafters.{name}"
+            )
+
+
+def _other_kind(text: str, name: str, kind: str, corpus: Corpus) -> str:
+    if not corpus.own:
+        wanted = LOOKUP if corpus.lookups[name] else "head or draft_model"
+        return f"drafters: {name!r} is a {kind}, but texts.{text} knows it as a {wanted}"
+    where = f"texts.{text}.drafters.{name}"
+    if kind == LOOKUP:
+        return f"{where}: it is a lookup, so give match, the share of places with a draft"
+    return f"{where}: match is of lookups, but it is a {kind}"
