@@ -20,14 +20,10 @@ class Replies:
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._last = 0
 
-    def number(self, body: CallBody) -> Call:
-        """A call whose answer nobody waits for."""
-        self._last += 1
-        return Call(self._last, body)
-
     async def ask(self, body: CallBody, send: Callable[[Call], None]) -> object:
         """Send a call and wait for its result, as plain values. Raises EngineCallError."""
-        call = self.number(body)
+        self._last += 1
+        call = Call(self._last, body)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting[call.call] = future
         try:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -24,6 +25,16 @@ ARTIFACTS = ROOT / "tests" / "artifacts"
 START_S = 600.0
 STOP_S = 30.0
 
+
+def _usual_signals() -> None:
+    """As in a terminal, also where a job in the background, or nohup, has them ignored: processes
+    that tests start would ignore them too."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+_usual_signals()
 
 FIRST = ("e2e", "packaging", "db", "engine")
 """Folders whose tests come first, the longest, so that no worker is left with them at the end."""

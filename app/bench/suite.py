@@ -155,9 +155,8 @@ def execute(
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End the command and all that it started. First as Ctrl-C does, which lets a benchmark write
-    what it has measured so far."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+    """End the command and all that it started. A benchmark writes what it has measured so far."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return
         with contextlib.suppress(ProcessLookupError):

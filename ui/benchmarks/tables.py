@@ -20,7 +20,7 @@ def speed(rows: Sequence[Json], base: str, colours: Mapping[str, str]) -> str:
     """Throughput, speed-up over the base arm and regret, with their intervals. In a cell, a line
     end stays one."""
     columns: dict[str, Cell] = {
-        "Tokens/s": lambda row: number(row.get("tokens_per_s"), 1) + mark(row),
+        "Tokens/s": lambda row: number(row.get("tokens_per_s") or None, 1) + mark(row),
         f"Speed-up over {base}\n95 % interval": lambda row: lines(
             times(row.get("speedup")), interval(row.get("speedup"), "{:.2f}")
         ),

@@ -110,8 +110,10 @@ def test_a_command_ends_at_its_limit_with_all_that_it_started(tmp_path: Path) ->
 def test_what_a_command_measured_until_its_limit_is_kept(tmp_path: Path) -> None:
     code = (
         "import sys, time\n"
-        "try: time.sleep(60)\n"
-        "except KeyboardInterrupt: open(sys.argv[1], 'w').write('{\"a\": 1}')"
+        "from app.bench.local import terminable\n"
+        "with terminable():\n"
+        "    try: time.sleep(60)\n"
+        "    except KeyboardInterrupt: open(sys.argv[1], 'w').write('{\"a\": 1}')"
     )
     program = tmp_path / "measure.py"
     program.write_text(code, "utf-8")
