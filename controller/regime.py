@@ -22,8 +22,8 @@ STARTS_AT, STOPS_AT = 0.15, 0.03
 TAKES_OVER_AT = 1.25
 DEPTH_FACTOR, DEPTH_OFFSET = 2.0, 1.0
 LEAST_CAUSE = 0.1
-DECISIVE = 4.0
-"""The weight of a constraint that decides most steps, as the logarithm of a ratio."""
+DECISIVE = 10.0
+"""The weight of what decides most of a plan by itself, as the logarithm of a ratio."""
 Z90 = 1.645
 
 
@@ -111,7 +111,7 @@ class Regime:
             "match": sign * self._log_ratio("offered", 0.01),
             "acceptance": sign * self._log_ratio("first", 0.02),
             "price": -sign * self._log_ratio("row_cost", 0.02),
-            "wish": 2.0 * abs(self._difference("forced")),
+            "wish": 0.9 * self._decides("forced"),  # a constraint goes before
             "guard": -2.0 * sign * self._difference("blocked"),
             "target": self._decides(BY_TARGET),
             "budget": self._decides(BY_BUDGET),
@@ -222,8 +222,8 @@ class Regime:
         return self.drafter
 
     def _decides(self, share: str) -> float:
-        """How much of a change is a constraint's, which decides that share of steps: whatever else
-        moved as well, a plan that it does not admit is not taken."""
+        """How much of a change is due to what decides that share of it, a constraint of steps or
+        wishes of requests: whatever else moved, a plan that these do not admit is not taken."""
         now = self.means.get(share, 0.0)
         return DECISIVE * now if now > OFTEN else 2.0 * abs(self._difference(share))
 

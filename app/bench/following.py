@@ -70,7 +70,7 @@ class State(msgspec.Struct, frozen=True):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    draft_length: int
+    draft_length: float
     predicted_ms: float
 
 

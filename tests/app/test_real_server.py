@@ -16,6 +16,8 @@ import openai
 import pytest
 from openai import OpenAI
 
+from app.bench.following import State, WhatIf
+from app.foreign_json import decode
 from tests.conftest import Server
 from tests.random_head import random_head
 
@@ -246,7 +248,9 @@ def test_the_controller_is_switched_live_and_decisions_are_explained(
     found = eventually(lambda: admin.get("/api/decisions").json()["decisions"])
     assert found[0]["sentence"]
     assert found[0]["reason"]
-    assert admin.get("/api/what-if?batch_size=2&context_len=256").json()["candidates"]
+    found = decode(admin.get("/api/what-if?batch_size=2&context_len=256").content, WhatIf)
+    assert found.plain_ms
+    assert decode(admin.get("/api/state").content, State)
     assert admin.get("/api/controller").json()["report"]
 
 

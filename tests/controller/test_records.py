@@ -33,7 +33,8 @@ MODELS = frozenset({"mtp"})
 
 
 def opened(world: World) -> list[str]:
-    return [one.reason for one in dict.fromkeys(world.controller.take_decisions())]
+    found = {one.id: one for one in world.controller.take_decisions()}
+    return [one.reason for one in found.values()]
 
 
 # --- alternatives ---------------------------------------------------------------------------------
@@ -110,6 +111,23 @@ def regime(drafter: str, first: float = 0.3, row_cost: float = 0.5, size: int = 
 def test_a_model_has_no_shadow_that_could_win() -> None:
     for drafter, code in (("ngram", "SHADOW_WIN"), ("mtp", "ACCEPTANCE_UP")):
         assert regime(drafter, first=0.7).reason((), False, MODELS) == code
+
+
+def test_where_most_requests_decide_for_themselves_it_is_their_wish() -> None:
+    """Benchmark arms do: all of them name a drafter, and the next ones another."""
+    world = simulate()
+    views = [request(1, wish=Wish(drafter="ngram", draft_length=4))]
+    for step in range(1, 400):
+        wished = step > 200
+        view = views[0] if wished else request(1, wish=Wish(enabled=False))
+        plan = world.controller.plan(batch(view, step=step), [offer(1)] if wished else [])
+        one = plan.allotments[0]
+        result = RequestOutcome(1, one.drafter, one.length, 0, 1)
+        world.controller.observe(
+            StepOutcome(step, 1, 1 + one.length, 0, 100, 12.0, 0.1, 0.5, (result,), ())
+        )
+        world.clock.now += 0.1
+    assert opened(world)[-1] == "WISH"
 
 
 def test_a_probe_is_the_reason_only_of_the_drafter_that_it_tried() -> None:

@@ -87,8 +87,8 @@ class Fake(BaseHTTPRequestHandler):
             },
             "/api/what-if": {
                 "candidates": [
-                    {"drafter": "ngram", "draft_length": 4, "predicted_ms": 99.0},
-                    {"drafter": "none", "draft_length": 0, "predicted_ms": ms},
+                    {"drafter": "ngram", "draft_length": 4.0, "predicted_ms": 99.0},
+                    {"drafter": "none", "draft_length": 0.0, "predicted_ms": ms},
                 ]
             },
         }  # fmt: skip
