@@ -76,8 +76,15 @@ def terminable() -> Generator[None]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal came
-        if not came:
-            came = True
+        if came:
+            return
+        came = True
+        # Where asyncio runs it takes a Ctrl-C itself: an exception raised here might come inside a
+        # destructor, which swallows it.
+        as_ctrl_c = signal.getsignal(signal.SIGINT)
+        if callable(as_ctrl_c):
+            as_ctrl_c(number, frame)
+        else:
             raise KeyboardInterrupt
 
     with handled(ENDINGS, interrupt):
