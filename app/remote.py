@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from app.failures import Failure, SettingsError, StartError
 from app.foreign_json import decode
+from app.settings import sendable
 
 TIMEOUT_S = 120.0
 LONGEST_REASON = 300
@@ -48,17 +49,12 @@ def api_key(option: str | None) -> str:
     where, key = next(((name, key) for name, key in given.items() if key), ("", ""))
     if not key:
         raise SettingsError("No API key: give --key or set PACELINE_API_KEY.")
-    if not is_key(key):
+    if not sendable(key):
         raise SettingsError(
             f"{where} holds characters that no key has. Give the whole key, as it was shown when "
             "it was made; a new one: paceline keys create NAME."
         )
     return key
-
-
-def is_key(text: str) -> bool:
-    """Whether it may be a key: a header carries nothing else."""
-    return text.isascii() and text.isprintable()
 
 
 def served_model(url: str, key: str) -> str:

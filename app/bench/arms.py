@@ -13,7 +13,8 @@ import msgspec
 from app.failures import SettingsError, StartError
 from app.foreign_json import decode
 from app.modes import speculation
-from app.remote import Listing, is_key
+from app.remote import Listing
+from app.settings import sendable
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,47}")
 KEY_PREFIX = "PACELINE_ARM_KEY_"
@@ -54,7 +55,7 @@ def other_arm(given: str) -> Arm:
         )
     variable = key_variable(name)
     key = os.environ.get(variable, "")
-    if not is_key(key):
+    if not sendable(key):
         raise SettingsError(f"{variable} holds characters that no key has.")
     return Arm(name, address(url), key, False, None, model)
 
