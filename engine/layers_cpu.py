@@ -269,6 +269,7 @@ def listed(linear: Linear) -> bool:
     """Whether PRODUCT computes this layer."""
     return (
         isinstance(linear, PackedLinear)
+        and linear.dtype == torch.bfloat16
         and linear.inputs % 2 == 0
         and linear.extent[1] == packed_bytes(linear.outputs, linear.inputs)
         and can_list()
@@ -279,7 +280,7 @@ def listed(linear: Linear) -> bool:
 def can_list() -> bool:
     """Whether this machine multiplies bfloat16 and oneDNN packs as engine.kernels_product reads:
     compared on a layer of more than one panel with a rest, for what one row and several give."""
-    if not (multiplies() and can_pack()):
+    if not (multiplies() and can_pack(torch.bfloat16)):
         return False
     x = torch.linspace(-1, 1, 5 * 96).view(5, 96).bfloat16()
     weight = torch.linspace(1, -2, 150 * 96).sin().view(150, 96).bfloat16()

@@ -1,7 +1,8 @@
-"""Linear layers: plain ones, and on the CPU in bfloat16 ones with prepacked weights.
+"""Linear layers: plain ones, and on the CPU ones with prepacked weights.
 
-Packed weights lie in the order in which oneDNN's kernels read them; torch's own `F.linear`
-reorders bfloat16 weights at every call, which takes longer than the product of a few rows.
+Packed weights lie in the order in which oneDNN's kernels read them. torch's own `F.linear` reorders
+weights at every call where the rows are few: bfloat16 ones always, float32 ones from two rows on.
+That takes longer than the product, and makes a verify step of four rows cost two of one row.
 The operators are what torch's inductor uses for frozen weights; they are not public, so
 everything here falls back to `F.linear` where they are missing or refuse."""
 
@@ -16,6 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.huge_pages import Extent
+
+TOLERANCES = {torch.bfloat16: (0.02, 0.05), torch.float32: (1e-4, 1e-4)}
+"""By dtype that is packed, relative and absolute: how far a product may be from `F.linear`'s."""
 
 
 class Linear(Protocol):
@@ -39,7 +43,7 @@ def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
 
 def packs(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether `linear` packs weights there, so copies them."""
-    return device.type == "cpu" and dtype == torch.bfloat16 and can_pack()
+    return device.type == "cpu" and dtype in TOLERANCES and can_pack(dtype)
 
 
 class PlainLinear:
@@ -58,11 +62,12 @@ class PlainLinear:
 
 
 class PackedLinear:
-    """oneDNN's linear over a weight packed once. CPU, bfloat16."""
+    """oneDNN's linear over a weight packed once. CPU, bfloat16 or float32."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.packed, self.bias = _operators().pack(weight), bias
         self.outputs, self.inputs = weight.shape
+        self.dtype = weight.dtype
         self._multiply = _operators().multiply
         self.extent: Extent = _operators().address(self.packed), _operators().size(self.packed)
 
@@ -91,13 +96,14 @@ def _operators() -> _Operators:
 
 
 @cache
-def can_pack() -> bool:
-    """Whether this torch packs bfloat16 weights and computes with them what `F.linear` does."""
-    x = torch.linspace(-1, 1, 2 * 48).view(2, 48).bfloat16()
-    weight = torch.linspace(1, -2, 40 * 48).view(40, 48).bfloat16()
-    bias = torch.linspace(0, 1, 40).bfloat16()
+def can_pack(dtype: torch.dtype) -> bool:
+    """Whether this torch packs weights of a dtype and computes with them what `F.linear` does."""
+    x = torch.linspace(-1, 1, 2 * 48).view(2, 48).to(dtype)
+    weight = torch.linspace(1, -2, 40 * 48).view(40, 48).to(dtype)
+    bias = torch.linspace(0, 1, 40).to(dtype)
+    rtol, atol = TOLERANCES[dtype]
     try:
         got = PackedLinear(weight, bias)(x)
     except (AttributeError, RuntimeError, TypeError):
         return False
-    return torch.allclose(got.float(), F.linear(x, weight, bias).float(), rtol=0.02, atol=0.05)
+    return torch.allclose(got.float(), F.linear(x, weight, bias).float(), rtol=rtol, atol=atol)

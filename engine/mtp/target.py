@@ -69,10 +69,10 @@ def logit_scale(model: Model) -> float:
 
 def _unpacked(head: PackedLinear, ids: Tensor) -> Tensor:
     """Rows of a packed weight: what it makes of unit vectors, which rounds nothing."""
-    weight = torch.empty(len(ids), head.inputs, dtype=torch.bfloat16)
+    weight = torch.empty(len(ids), head.inputs, dtype=head.dtype)
     for first in range(0, head.inputs, AT_ONCE):
         count = min(AT_ONCE, head.inputs - first)
-        units = torch.zeros(count, head.inputs, dtype=torch.bfloat16)
+        units = torch.zeros(count, head.inputs, dtype=head.dtype)
         units[:, first : first + count].fill_diagonal_(1)
         columns = head.without_bias(units).index_select(1, ids)
         weight[:, first : first + count] = columns.t()

@@ -20,7 +20,7 @@ from engine.draft_models.checkpoint import check_draft_model, open_draft_model
 from engine.draft_models.model import DraftModel
 from engine.draft_models.tied import DraftConfig, assemble, open_tied
 from engine.errors import StartError
-from engine.linear import can_pack
+from engine.linear import can_pack, packs
 from engine.loading import Loaded, load
 from engine.trained import TargetFacts, load_config, load_tensors, save
 from engine.vocabulary import fingerprint, ranked
@@ -151,7 +151,7 @@ def test_a_trained_drafter_is_a_llama_between_the_targets_ends(
 
 @torch.no_grad()
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
-@pytest.mark.skipif(not can_pack(), reason="this torch packs no bfloat16 weights")
+@pytest.mark.skipif(not can_pack(torch.bfloat16), reason="this torch packs no bfloat16 weights")
 def test_in_bfloat16_it_shares_the_targets_embedding_and_packs_rows_of_its_head(
     targets: Callable[..., Loaded], family: str, tmp_path: Path
 ) -> None:
@@ -528,4 +528,10 @@ def test_memory_of_weights_counts_what_is_shared_once(
     found = opened(path, targets())
     shapes = {name: each.shape for name, each in load_file(path / "model.safetensors").items()}
     matrices = sum(shape.numel() for shape in shapes.values() if len(shape) == 2)
-    assert found.weight_bytes == 4 * (matrices + 2 * 128 * 8)
+    assert isinstance(found.decoder, Decoder)
+    embedding = found.decoder.embedding
+    if packs(embedding.device, embedding.dtype):  # the tied head is a copy in another order
+        matrices += embedding.numel()
+        assert 4 * (matrices + 2 * 128 * 8) <= found.weight_bytes < 6 * (matrices + 2 * 128 * 8)
+    else:
+        assert found.weight_bytes == 4 * (matrices + 2 * 128 * 8)

@@ -8,34 +8,62 @@ import torch.nn.functional as F
 
 import engine.linear
 from engine.greedy import greedy
-from engine.linear import PackedLinear, PlainLinear, can_pack, linear
+from engine.linear import TOLERANCES, PackedLinear, PlainLinear, can_pack, linear
 from engine.norm import FusedNorm, MirroredNorm, rms_norm
 
-packing = pytest.mark.skipif(not can_pack(), reason="this torch or CPU has no packed linear")
+packing = pytest.mark.parametrize(
+    "dtype",
+    [
+        pytest.param(
+            dtype,
+            marks=pytest.mark.skipif(
+                not can_pack(dtype), reason=f"this torch or CPU packs no {dtype} weights"
+            ),
+        )
+        for dtype in TOLERANCES
+    ],
+)
 
 
 @packing
 @pytest.mark.parametrize("rows", [1, 2, 7, 16, 33, 300])
 @pytest.mark.parametrize("with_bias", [True, False])
-def test_a_packed_layer_computes_what_the_plain_one_does(rows: int, with_bias: bool) -> None:
+def test_a_packed_layer_computes_what_the_plain_one_does(
+    rows: int, with_bias: bool, dtype: torch.dtype
+) -> None:
     torch.manual_seed(0)
-    weight = torch.randn(96, 160).bfloat16()
-    bias = torch.randn(96).bfloat16() if with_bias else None
-    x = torch.randn(rows, 160).bfloat16()
+    weight = torch.randn(96, 160).to(dtype)
+    bias = torch.randn(96).to(dtype) if with_bias else None
+    x = torch.randn(rows, 160).to(dtype)
     packed, plain = linear(weight, bias), PlainLinear(weight, bias)
     assert isinstance(packed, PackedLinear)
-    torch.testing.assert_close(packed(x), plain(x), atol=0.1, rtol=0.01)
+    rtol, atol = TOLERANCES[dtype]
+    torch.testing.assert_close(packed(x), plain(x), atol=2 * atol, rtol=rtol)
 
 
 @packing
-def test_a_packed_layer_reads_rows_that_lie_apart() -> None:
-    weight, wide = torch.randn(32, 48).bfloat16(), torch.randn(5, 96).bfloat16()
+@pytest.mark.parametrize("shape", [(960, 576), (576, 1536), (150, 96)])
+def test_what_a_row_gives_does_not_depend_on_the_rows_beside_it(
+    shape: tuple[int, int], dtype: torch.dtype
+) -> None:
+    """So that a text is the same to the last bit, whatever is drafted and whoever shares a step."""
+    torch.manual_seed(0)
+    layer = linear(torch.randn(shape).to(dtype))
+    x = torch.randn(64, shape[1]).to(dtype)
+    together = layer(x)
+    for rows in (1, 2, 3, 4, 5, 8, 9, 16, 33):
+        assert torch.equal(layer(x[:rows].contiguous()), together[:rows])
+
+
+@packing
+def test_a_packed_layer_reads_rows_that_lie_apart(dtype: torch.dtype) -> None:
+    weight, wide = torch.randn(32, 48).to(dtype), torch.randn(5, 96).to(dtype)
     got = PackedLinear(weight, None)(wide.narrow(1, 0, 48))
     assert torch.equal(got, PackedLinear(weight, None)(wide[:, :48].contiguous()))
 
 
-def test_float32_weights_stay_plain() -> None:
-    assert isinstance(linear(torch.randn(8, 8)), PlainLinear)
+def test_weights_of_other_dtypes_stay_plain() -> None:
+    assert isinstance(linear(torch.randn(8, 8).double()), PlainLinear)
 
 
 class _NoOperators:
@@ -43,21 +71,25 @@ class _NoOperators:
         raise AttributeError("no such operator")
 
 
-def test_without_the_private_operators_layers_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_without_the_private_operators_layers_are_plain(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
     monkeypatch.setattr(engine.linear, "_operators", _NoOperators)
     monkeypatch.setattr(engine.linear, "can_pack", can_pack.__wrapped__)
-    weight, x = torch.randn(8, 16).bfloat16(), torch.randn(3, 16).bfloat16()
+    weight, x = torch.randn(8, 16).to(dtype), torch.randn(3, 16).to(dtype)
     layer = linear(weight)
     assert isinstance(layer, PlainLinear)
     assert torch.equal(layer(x), F.linear(x, weight))
 
 
+@pytest.mark.parametrize("dtype", TOLERANCES)
 def test_operators_that_compute_something_else_are_not_used(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
 ) -> None:
     monkeypatch.setattr(PackedLinear, "__init__", lambda self, weight, bias: None)
-    monkeypatch.setattr(PackedLinear, "__call__", lambda self, x: torch.zeros(2, 40).bfloat16())
-    assert can_pack.__wrapped__() is False
+    monkeypatch.setattr(PackedLinear, "__call__", lambda self, x: torch.zeros(2, 40).to(dtype))
+    assert can_pack.__wrapped__(dtype) is False
 
 
 @pytest.mark.parametrize("shape", [(1, 48), (7, 48), (3, 4, 24)])
