@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
 from platformdirs import user_cache_path
 
 from controller.contract import Controller, CostPoint, Setting
@@ -15,6 +16,7 @@ from controller.controller import AdaptiveController
 from controller.cost import CostModel
 from controller.policies import PolicyInputs
 from controller.policies.switchable import Switchable
+from controller.simulate.step_cost import StepCost
 from engine.attention import TorchAttention
 from engine.attention_choice import open_attention
 from engine.calibration import cost_key, cost_points
@@ -33,6 +35,7 @@ from engine.loading import Loaded, load
 from engine.locate import find_model
 from engine.loop import Emit, Engine
 from engine.pages import Pages
+from engine.roofline import roofline_of
 from engine.scheduler import Scheduler
 from engine.text import Text
 
@@ -58,10 +61,12 @@ class Target:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The measured cost table; cached: it came from the cache directory."""
+    """The measured cost table, and what steps should take by arithmetic where it says nothing.
+    cached: it came from the cache directory."""
 
     points: list[CostPoint]
     cached: bool
+    roofline: StepCost | None = None
 
 
 def open_target(config: EngineConfig, report: Report) -> Target:
@@ -74,7 +79,7 @@ def open_target(config: EngineConfig, report: Report) -> Target:
         )
         keep_kernels(cache_dir)
         if not device.is_cuda:
-            _load_kernels()
+            _load_kernels(device.dtype)
         path = finding.result()
     report("load", 0.0, "Loading the model")
     loaded = load(path, device, config.context_length, cache_dir)
@@ -119,13 +124,13 @@ def _pool_for(config: EngineConfig, loaded: Loaded, device: Device, opened: list
     return pool()
 
 
-def _load_kernels() -> None:
+def _load_kernels(dtype: torch.dtype) -> None:
     """Have the CPU's compiled layers ready before the model is; without numba there are none."""
     try:
         from engine.layers_cpu import can_list
     except ImportError:
         return
-    can_list()
+    can_list(dtype)
 
 
 def calibrate(config: EngineConfig, target: Target, report: Report) -> Calibration:
@@ -140,32 +145,37 @@ def calibrate(config: EngineConfig, target: Target, report: Report) -> Calibrati
         fresh=config.calibration == "fresh",
         progress=lambda fraction, message: report("calibrate", fraction, message),
     )
-    return Calibration(points, cached)
+    return Calibration(points, cached, roofline_of(target.loaded.decoder, target.device))
 
 
 def _cache_dir(config: EngineConfig) -> Path:
     return Path(config.cache_dir) if config.cache_dir else user_cache_path("paceline")
 
 
-def adaptive(config: EngineConfig, points: list[CostPoint]) -> AdaptiveController:
-    """The controller over a measured cost table."""
+def adaptive(
+    config: EngineConfig, points: list[CostPoint], roofline: StepCost | None = None
+) -> AdaptiveController:
+    """The controller over a measured cost table; roofline: see Calibration."""
     return AdaptiveController(
         drafters=tuple(DRAFTERS),
         tails=tuple(DRAFTERS),
-        cost=CostModel(points),
+        cost=CostModel(points, roofline),
         setting=Setting(max_draft_length=config.max_draft_length),
     )
 
 
 def open_controller(
-    config: EngineConfig, points: list[CostPoint], group: int | None = None
+    config: EngineConfig,
+    points: list[CostPoint],
+    group: int | None = None,
+    roofline: StepCost | None = None,
 ) -> Switchable:
     """The policy that the config names over a measured cost table. group: the target's query heads
-    of a key-value head. Raises StartError."""
+    of a key-value head. roofline: see Calibration. Raises StartError."""
     inputs = PolicyInputs(
         drafters=tuple(DRAFTERS),
         tails=tuple(DRAFTERS),
-        cost=CostModel(points),
+        cost=CostModel(points, roofline),
         setting=Setting(max_draft_length=config.max_draft_length),
         group=group,
     )

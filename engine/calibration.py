@@ -17,6 +17,7 @@ from engine.batch import Chunk
 from engine.draw import Draw
 from engine.executor import Executor
 from engine.kv import KvPool
+from engine.linear import packs
 from engine.pages import Pages
 
 VERSION = 6
@@ -156,6 +157,7 @@ def cost_key(executor: Executor, model: str) -> str:
             str(device.dtype),
             f"threads {torch.get_num_threads()}",
             executor.attention.name,
+            "packed weights" if packs(device.torch_device, device.dtype) else "plain weights",
             f"torch {torch.__version__}",
         )
     )

@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.kernels_product import multiplies, packed_bytes
-from engine.linear import Linear, PackedLinear, can_pack
+from engine import kernels_float, kernels_product
+from engine.kernels_product import packed_bytes
+from engine.linear import TOLERANCES, Linear, PackedLinear, can_pack
 from engine.norm import MirroredNorm, Norm
 from engine.program import (
     ADD_NORM,
@@ -267,36 +268,38 @@ class CpuLayers:
 
 def listed(linear: Linear) -> bool:
     """Whether PRODUCT computes this layer."""
-    return (
-        isinstance(linear, PackedLinear)
-        and linear.dtype == torch.bfloat16
-        and linear.inputs % 2 == 0
-        and linear.extent[1] == packed_bytes(linear.outputs, linear.inputs)
-        and can_list()
-    )
+    if not isinstance(linear, PackedLinear) or not can_list(linear.dtype):
+        return False
+    if linear.dtype == torch.float32:
+        return linear.panel > 0
+    even = linear.inputs % 2 == 0
+    return even and linear.extent[1] == packed_bytes(linear.outputs, linear.inputs)
 
 
 @cache
-def can_list() -> bool:
-    """Whether this machine multiplies bfloat16 and oneDNN packs as engine.kernels_product reads:
-    compared on a layer of more than one panel with a rest, for what one row and several give."""
-    if not (multiplies() and can_pack(torch.bfloat16)):
+def can_list(dtype: torch.dtype) -> bool:
+    """Whether this machine multiplies the dtype fast and oneDNN packs as our code reads: compared
+    on a layer of more than one panel with a rest, for what several rows give."""
+    kernels = kernels_product if dtype == torch.bfloat16 else kernels_float
+    if dtype not in TOLERANCES or not (kernels.multiplies() and can_pack(dtype)):
         return False
-    x = torch.linspace(-1, 1, 5 * 96).view(5, 96).bfloat16()
-    weight = torch.linspace(1, -2, 150 * 96).sin().view(150, 96).bfloat16()
-    layer = PackedLinear(weight, torch.linspace(0, 1, 150).bfloat16())
-    if layer.extent[1] != packed_bytes(150, 96):
+    x = torch.linspace(-1, 1, 5 * 96).view(5, 96).to(dtype)
+    weight = torch.linspace(1, -2, 150 * 96).sin().view(150, 96).to(dtype)
+    layer = PackedLinear(weight, torch.linspace(0, 1, 150).to(dtype))
+    if dtype == torch.bfloat16 and layer.extent[1] != packed_bytes(150, 96):
         return False
-    out = torch.empty(5, 150, dtype=torch.bfloat16)
+    if dtype == torch.float32 and not layer.panel:
+        return False
+    out = torch.empty(5, 150, dtype=dtype)
     scratch = torch.empty(scratch_floats(0), dtype=torch.float32)
     words = (ctypes.c_int64 * (HEADER + STEP))(
         0, 1, scratch.data_ptr(), 0, 0, 0, 0, 0, *product_step(layer, x, out)
     )
     words[0] = ctypes.addressof(words) + 8 * HEADER
-    compiled(True).ctypes(words)
-    return torch.allclose(
-        out.float(), F.linear(x, weight, layer.bias).float(), rtol=0.02, atol=0.05
-    )
+    compiled(dtype == torch.bfloat16).ctypes(words)
+    rtol, atol = TOLERANCES[dtype]
+    wanted = F.linear(x, weight, layer.bias).float()
+    return torch.allclose(out.float(), wanted, rtol=rtol, atol=atol)
 
 
 def product_step(linear: Any, x: Tensor, out: Tensor, rows: int = 0) -> Step:
@@ -310,6 +313,7 @@ def product_step(linear: Any, x: Tensor, out: Tensor, rows: int = 0) -> Step:
         bias,
         out.data_ptr(),
         linear.outputs,
+        linear.panel,
     )
 
 

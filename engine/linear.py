@@ -8,16 +8,20 @@ everything here falls back to `F.linear` where they are missing or refuse."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from engine.huge_pages import Extent
 
+PANELS, K_PADDING = (64, 16), 16
+"""Columns that a panel of a packed float32 weight may have, and of what its depth is a multiple."""
 TOLERANCES = {torch.bfloat16: (0.02, 0.05), torch.float32: (1e-4, 1e-4)}
 """By dtype that is packed, relative and absolute: how far a product may be from `F.linear`'s."""
 
@@ -62,7 +66,8 @@ class PlainLinear:
 
 
 class PackedLinear:
-    """oneDNN's linear over a weight packed once. CPU, bfloat16 or float32."""
+    """oneDNN's linear over a weight packed once. CPU, bfloat16 or float32. panel: columns of a
+    panel in which a float32 weight lies, 0 where it lies in another order."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.packed, self.bias = _operators().pack(weight), bias
@@ -70,6 +75,7 @@ class PackedLinear:
         self.dtype = weight.dtype
         self._multiply = _operators().multiply
         self.extent: Extent = _operators().address(self.packed), _operators().size(self.packed)
+        self.panel = _panel(weight, *self.extent) if weight.dtype == torch.float32 else 0
 
     def __call__(self, x: Tensor, /) -> Tensor:
         return self._multiply(x, self.packed, self.bias, "none", [], "")
@@ -77,6 +83,26 @@ class PackedLinear:
     def without_bias(self, x: Tensor) -> Tensor:
         """x [T, in] @ weight^T."""
         return self._multiply(x, self.packed, None, "none", [], "")
+
+
+def _panel(weight: Tensor, address: int, size: int) -> int:
+    """The width W of panels [ceil(N / W)][K padded to K_PADDING][W] in which weight [N, K] lies
+    packed; 0 for another order. Compared on the first and the last panel."""
+    outputs, inputs = weight.shape
+    depth = -(-inputs // K_PADDING) * K_PADDING
+    for width in PANELS:
+        panels = -(-outputs // width)
+        if size != 4 * panels * width * depth:
+            continue
+        numbers = (ctypes.c_float * (size // 4)).from_address(address)
+        packed = np.ctypeslib.as_array(numbers).reshape(panels, depth, width)
+        alike = True
+        for panel in {0, panels - 1}:
+            rows = weight[panel * width : (panel + 1) * width].detach().numpy()
+            alike = alike and np.array_equal(packed[panel, :inputs, : len(rows)], rows.T)
+        if alike:
+            return width
+    return 0
 
 
 class _Operators:

@@ -13,6 +13,7 @@ import numpy as np
 from numba import cfunc, types
 
 from engine.intrinsics import OPTIONS, as_float, call, pointer, shift
+from engine.kernels_float import LINE, MOST_SUMS, float_product
 from engine.kernels_product import MOST_AT_ONCE, PANEL, product
 from engine.kernels_rows import add_norm, gate, turn
 
@@ -25,13 +26,13 @@ ADD_NORM, PRODUCT, TURN, GATE = range(4)
 
 def scratch_floats(head_dim: int) -> int:
     """float32 numbers that one thread needs."""
-    return max(2 * MOST_AT_ONCE * PANEL, head_dim) + 16
+    return max(2 * MOST_AT_ONCE * PANEL, 2 * MOST_SUMS * LINE, head_dim) + 16
 
 
 @cache
 def compiled(bfloat16: bool) -> Any:
     """The function, with `address` and `ctypes`. Its argument is the address of a header.
-    bfloat16: of all tensors, which are float32 otherwise and then have no PRODUCT."""
+    bfloat16: of all tensors, which are float32 otherwise."""
     try:
         return _compile(bfloat16, cache=True)
     except RuntimeError:  # numba finds no folder to keep it in
@@ -40,7 +41,8 @@ def compiled(bfloat16: bool) -> Any:
 
 def _compile(bfloat16: bool, *, cache: bool) -> Any:
     zero: Any = np.uint16(0) if bfloat16 else np.float32(0)
-    half, single, whole = np.uint16(0), np.float32(0), np.int64(0)
+    single, whole = np.float32(0), np.int64(0)
+    multiply: Any = product if bfloat16 else float_product
 
     @cfunc(types.void(types.CPointer(types.int64)), cache=cache, **OPTIONS)
     def body(header: Any) -> None:
@@ -56,11 +58,11 @@ def _compile(bfloat16: bool, *, cache: bool) -> Any:
             if index > 0 and team > 1:
                 call(header[6])
             if name == PRODUCT:
-                # x, inputs, weight, bias, out, outputs
-                product(
-                    pointer(step[2], half), rows, step[3], pointer(step[4], half),
-                    pointer(step[5], half), step[5] != 0, pointer(step[6], half), step[7],
-                    scratch, me, team,
+                # x, inputs, weight, bias, out, outputs, columns of a panel
+                multiply(
+                    pointer(step[2], zero), rows, step[3], pointer(step[4], zero),
+                    pointer(step[5], zero), step[5] != 0, pointer(step[6], zero), step[7],
+                    step[8], scratch, me, team,
                 )  # fmt: skip
                 continue
             for row in range(rows * me // team, rows * (me + 1) // team):

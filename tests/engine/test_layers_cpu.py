@@ -14,11 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import engine.layers_cpu
+import engine.linear
 from engine.decoder import Decoder
 from engine.device import Device
 from engine.fusing import fuse
+from engine.kernels_float import K_SUM
 from engine.kernels_product import K_BLOCK, MOST_AT_ONCE, packed_bytes
-from engine.layers_cpu import MOST_ROWS, CpuLayers, can_list, listed, serves
+from engine.layers_cpu import MOST_ROWS, CpuLayers, can_list, listed, product_step, serves
 from engine.linear import PackedLinear
 from engine.norm import FusedNorm, MirroredNorm
 from engine.program import ADD_NORM, GATE, HEADER, STEP, TURN, compiled, scratch_floats
@@ -29,7 +31,18 @@ NAN, INF = float("nan"), float("inf")
 DTYPES = {torch.float32: 1e-5, torch.bfloat16: 2**-7}
 """dtype -> relative error of one rounding, or of sums in another order."""
 ROWS = (1, 2, 7, 33)
-listing = pytest.mark.skipif(not can_list(), reason="this CPU has no VDPBF16PS")
+listing = pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(
+            dtype,
+            marks=pytest.mark.skipif(
+                not can_list(dtype), reason=f"this CPU does not multiply {dtype} as our code does"
+            ),
+        )
+        for dtype in DTYPES
+    ],
+)
 
 
 @pytest.fixture(params=(1, 2))
@@ -145,10 +158,10 @@ def test_what_is_not_finite_shows_in_its_own_row_only(bad: float, dtype: torch.d
     assert torch.equal(found[[0, 2]], normed[[0, 2]])
 
 
-def products(threads: int) -> CpuLayers:
+def products(threads: int, dtype: torch.dtype) -> CpuLayers:
     torch.set_num_threads(threads)
     model = tiny("llama")
-    device = Device(torch.device("cpu"), torch.bfloat16)
+    device = Device(torch.device("cpu"), dtype)
     compiled = fuse(model, model.config, device, 128).compiled
     assert isinstance(compiled, CpuLayers)
     return compiled
@@ -157,70 +170,84 @@ def products(threads: int) -> CpuLayers:
 @listing
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize(
-    ("outputs", "inputs"), [(64, 32), (1, 2), (97, 50), (130, K_BLOCK + 66), (200, 3 * K_BLOCK)]
+    ("outputs", "inputs"),
+    [(64, 32), (2, 2), (97, 50), (130, K_BLOCK + 66), (200, 3 * K_BLOCK), (61, K_SUM + 130)],
 )
 def test_products_of_any_number_of_rows(
-    outputs: int, inputs: int, with_bias: bool, threads: int
+    outputs: int, inputs: int, with_bias: bool, threads: int, number: torch.dtype
 ) -> None:
     torch.manual_seed(0)
-    layers = products(threads)
-    weight, bias = torch.randn(outputs, inputs).bfloat16(), torch.randn(outputs).bfloat16()
+    layers = products(threads, number)
+    weight, bias = torch.randn(outputs, inputs).to(number), torch.randn(outputs).to(number)
     layer = PackedLinear(weight, bias if with_bias else None)
     assert listed(layer)
-    x = torch.randn(33, inputs).bfloat16()
+    x = torch.randn(MOST_ROWS, inputs).to(number)
     wanted = F.linear(x.float(), weight.float(), bias.float() if with_bias else None)
     alone = torch.cat([layers.multiply(layer, row) for row in x.split(1)])
-    torch.testing.assert_close(alone.float(), wanted, atol=1e-2, rtol=2**-8)
-    for rows in (*range(2, 2 * MOST_AT_ONCE + 2), 33):
+    atol, rtol = (1e-2, 2**-8) if number == torch.bfloat16 else (1e-4, 1e-5)
+    torch.testing.assert_close(alone.float(), wanted, atol=atol, rtol=rtol)
+    torch.testing.assert_close(alone, layer(x), atol=atol, rtol=rtol)
+    for rows in (*range(2, 2 * MOST_AT_ONCE + 2), 33, MOST_ROWS):
         assert torch.equal(layers.multiply(layer, x[:rows]), alone[:rows])
 
 
 @listing
-def test_a_product_shows_what_is_not_finite_in_its_own_row() -> None:
-    layers, layer = products(1), PackedLinear(torch.ones(70, 34).bfloat16(), None)
-    x = torch.ones(3, 34).bfloat16()
+def test_nothing_is_written_beside_a_product(number: torch.dtype) -> None:
+    """The last panel is padded; what lies behind the results is not this operation's."""
+    layer = PackedLinear(torch.ones(70, 34).to(number), None)
+    held = torch.full((4, 70), 7.0).to(number)
+    x, out = torch.ones(3, 34).to(number), held[:3]
+    run(number, *product_step(layer, x, out))
+    assert (held[:3] == 34.0).all()
+    assert (held[3] == 7.0).all()
+
+
+@listing
+def test_a_product_shows_what_is_not_finite_in_its_own_row(number: torch.dtype) -> None:
+    layers, layer = products(1, number), PackedLinear(torch.ones(70, 34).to(number), None)
+    x = torch.ones(3, 34).to(number)
     x[1, 7] = NAN
     x[2, 7] = INF
     got = layers.multiply(layer, x)
-    assert torch.equal(got[0], torch.full((70,), 34.0).bfloat16())
+    assert torch.equal(got[0], torch.full((70,), 34.0).to(number))
     assert got[1].isnan().all()
     assert (got[2] == INF).all()
 
 
 @listing
-def test_rows_that_lie_apart_are_understood() -> None:
-    layers, layer = products(1), PackedLinear(torch.randn(70, 34).bfloat16(), None)
-    wide = torch.randn(3, 68).bfloat16()
+def test_rows_that_lie_apart_are_understood(number: torch.dtype) -> None:
+    layers, layer = products(1, number), PackedLinear(torch.randn(70, 34).to(number), None)
+    wide = torch.randn(3, 68).to(number)
     narrow = wide[:, :34]
     assert torch.equal(layers.multiply(layer, narrow), layers.multiply(layer, narrow.contiguous()))
 
 
 @listing
 def test_products_that_the_code_cannot_read_stay_with_torch(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, number: torch.dtype
 ) -> None:
     torch.manual_seed(0)
-    layers = products(1)
-    odd = PackedLinear(torch.randn(70, 33).bfloat16(), None)
-    x = torch.randn(3, 33).bfloat16()
-    assert not listed(odd)
-    assert torch.equal(layers.multiply(odd, x), odd(x))
-    even = PackedLinear(torch.randn(70, 34).bfloat16(), None)
+    layers, half = products(1, number), number == torch.bfloat16
+    strange = PackedLinear(torch.randn(*((70, 33) if half else (1, 34))).to(number), None)
+    x = torch.randn(3, strange.inputs).to(number)
+    assert not listed(strange)
+    assert torch.equal(layers.multiply(strange, x), strange(x))
+    monkeypatch.setattr(engine.linear, "PANELS", (48, 8))
     monkeypatch.setattr(engine.layers_cpu, "packed_bytes", lambda *sizes: 2 * packed_bytes(*sizes))
-    assert not listed(even)
-    assert can_list.__wrapped__() is False
+    assert not listed(PackedLinear(torch.randn(70, 34).to(number), None))
+    assert can_list.__wrapped__(number) is False
 
 
 @listing
 def test_a_layout_of_the_same_size_but_another_order_is_not_used(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, number: torch.dtype
 ) -> None:
     class Transposed(PackedLinear):
         def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
             super().__init__(weight.flip(0), bias)
 
     monkeypatch.setattr(engine.layers_cpu, "PackedLinear", Transposed)
-    assert can_list.__wrapped__() is False
+    assert can_list.__wrapped__(number) is False
 
 
 def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, /) -> Tensor:
@@ -254,8 +281,10 @@ def test_layers_equal_those_of_torch(family: str, dtype: torch.dtype, threads: i
 
 @listing
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "granite"])
-def test_a_row_does_not_depend_on_how_many_there_are(family: str, threads: int) -> None:
-    ours, _ = decoder(family, torch.bfloat16)
+def test_a_row_does_not_depend_on_how_many_there_are(
+    family: str, threads: int, number: torch.dtype
+) -> None:
+    ours, _ = decoder(family, number)
     ids, positions = torch.arange(MOST_ROWS) + 3, torch.arange(MOST_ROWS)
     whole = ours.forward(ids, positions, attend)
     logits = ours.logits(whole)
