@@ -30,22 +30,29 @@ class Allotter:
         placed: Sequence[tuple[int, int]],
         lengths: Lengths,
         swaps: Sequence[Swap] = (),
+        barred: bool = False,
     ) -> tuple[Allotment, ...]:
         """In the batch's order. placed: (place in lineup.all, length) of the given lengths;
-        lengths: of lineup.free; swaps: what a probe puts in the place of some."""
+        lengths: of lineup.free; swaps: what a probe puts in the place of some; barred: the chain's
+        drafts end at its bars."""
         found, kept = self._plain(batch), self._kept
         for place, length in placed:
             i = lineup.all.requests.item(place)
             found[i] = kept[found[i].request, lineup.all.drafter(place), length]
         free, drafts = lineup.free, lengths.nonzero()[0]
         requests, who = free.requests[drafts].tolist(), free.who[drafts].tolist()
-        names, tail = free.names, (free.chain.tail if free.chain is not None else None) or ""
+        names, chain = free.names, free.chain
+        tail = (chain.tail if chain is not None else None) or ""
         for i, code, length in zip(requests, who, lengths[drafts].tolist(), strict=True):
             own = free.depth(code, length) if tail else length
             if own < length:
                 found[i] = Allotment(found[i].request, names[code], own, tail, length - own)
             else:
                 found[i] = kept[found[i].request, names[code], length]
+        if barred and chain is not None and chain.bars is not None:
+            for i in requests:
+                if found[i].drafter == chain.head and (bar := chain.bars[i]) is not None:
+                    found[i] = found[i]._replace(bar=bar)
         for swap in swaps:
             found[swap.place] = swap.allotment
         return tuple(found)

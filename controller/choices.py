@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from controller.contract import Bar
 from controller.draft_cost import DraftPrice
 
 Table = NDArray[np.float64]
@@ -17,12 +19,22 @@ Lengths = NDArray[np.intp]
 @dataclass(slots=True)
 class Chain:
     """Drafts of `head` have `depth` tokens of its own; what goes beyond comes from `tail`. filled:
-    the chances that the tail's positions are drafted at all."""
+    the chances that the tail's positions are drafted at all. bars: by request of the batch, what
+    the head's drafts may be asked to promise; None where nothing is."""
 
     head: str
     depth: int
     tail: str | None = None
     filled: Table | None = None
+    bars: Sequence[Bar | None] | None = None
+
+
+class Barred(NamedTuple):
+    """[n, K], what whole drafts that end at a bar are expected to bring at each position: rows that
+    are verified, and tokens that are accepted."""
+
+    rows: Table
+    tokens: Table
 
 
 @dataclass(slots=True)
@@ -33,7 +45,8 @@ class Choices:
     costs, by drafter as in names. own_ms: [n], what each choice costs by itself beside its rows,
     None for nothing. chain: how one drafter's choices are made up, where it is a model's. catch_up:
     [n], rows of text that the drafter must compute first. charges: [n], the share of that in each
-    step to come, in ms, part of own_ms; both None where every drafter keeps up.
+    step to come, in ms, part of own_ms; both None where every drafter keeps up. barred: where the
+    chain has bars, what its drafts bring with them; 0 for the choices of others.
 
     survival lies in memory position by position, which makes sums over a draft fast."""
 
@@ -47,6 +60,7 @@ class Choices:
     chain: Chain | None = None
     catch_up: Lengths | None = None
     charges: Table | None = None
+    barred: Barred | None = None
 
     def __len__(self) -> int:
         return len(self.requests)
@@ -64,6 +78,7 @@ class Choices:
             self.chain,
             None if self.catch_up is None else self.catch_up.take(places),
             None if self.charges is None else self.charges.take(places),
+            None if self.barred is None else Barred(*(t.take(places, 0) for t in self.barred)),
         )
 
     def drafter(self, place: int) -> str:

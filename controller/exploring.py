@@ -156,7 +156,7 @@ class _Swaps:
         instead[free.requests[drafting]] = drafting
         self.instead: Lengths = instead[self.candidates.requests]
         self.before: Lengths = np.append(best.lengths, 0)[self.instead]
-        self.lost: Table = np.append(gains(free, best.lengths), 0.0)[self.instead]
+        self.lost: Table = np.append(gains(free, best.lengths, best.barred), 0.0)[self.instead]
 
     def trial(self, costs: Table, most: int | None = None) -> Trial | None:
         """The cheapest trial; None without room."""
@@ -195,5 +195,5 @@ class _Swaps:
         """What a step is worth less in which the first candidate's planned draft is not verified,
         and the tokens that it would bring are lost."""
         rows, saved = self.best.rows, self.before.item(0)
-        saved_ms = costs.item(rows) - costs.item(rows - saved)
+        saved_ms = costs.item(rows) - costs.item(max(rows - saved, 0))
         return max(0.0, self.lost.item(0) / self.best.goodput - saved_ms)

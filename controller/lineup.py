@@ -9,13 +9,17 @@ from functools import partial
 import numpy as np
 
 from controller.acceptance import Acceptance
+from controller.barring import bars_of
 from controller.choices import Choices, Lengths
 from controller.contract import BatchView, Offer, Setting
 from controller.cost import CostModel
 from controller.mixing import Grid, Mix, chained, mix, read_tails, worth_of
 from controller.planner import drafting_ms, surplus
 from controller.pricing import Price
+from controller.promises import ByKind
 from controller.usable import BY_CONTROLLER, Usable, usable
+
+NONE_PROMISED: ByKind = {}
 
 
 @dataclass(slots=True)
@@ -83,15 +87,17 @@ def line_up(
     blocks: Callable[[int], bool],
     models: Sequence[str] = (),
     tails: Sequence[str] = (),
+    promised: ByKind = NONE_PROMISED,
 ) -> Lineup:
     """Apply the precedence and the caps. price: chooses among several drafters of a request. held:
     the harm guard is active; down: requests that may be stood down, blocks(request): this one is.
-    models: drafters that share a pass. tails: who may continue their drafts."""
+    models: drafters that share a pass. tails: who may continue their drafts. promised: the bars at
+    which their drafts may end."""
     found = usable(batch, offers, setting, enabled, acceptance, cost)
     choices = found.choices
     if not len(choices):
         return Lineup(choices, [], choices, found.forced, 0, choices, lambda: choices.requests)
-    mixed, wanted = _pick(found, batch, enabled, acceptance, models, tails, price)
+    mixed, wanted = _pick(found, batch, enabled, acceptance, models, tails, price, promised)
     places = (mixed.picked >= 0).nonzero()[0]
     every = mixed.picked[places]
     fixed: list[tuple[int, int]] = []
@@ -126,6 +132,7 @@ def _pick(
     models: Sequence[str],
     tails: Sequence[str],
     price: Price,
+    promised: ByKind,
 ) -> tuple[Mix, Lengths | None]:
     """The choice of each request, and the lengths that somebody asked for."""
     choices, wanted, n = found.choices, found.wanted, len(batch.requests)
@@ -141,7 +148,8 @@ def _pick(
     grid = Grid(choices, n, usual)
     if modelled:
         known = read_tails(acceptance, [name for name in tails if name in enabled])
-        mixed = mix(grid, found.room, models, known, price)
+        bars = bars_of(models, promised, batch.requests) if promised else {}
+        mixed = mix(grid, found.room, models, known, price, bars)
     elif choices.alone:
         mixed = Mix(grid.places[0], None)
     else:

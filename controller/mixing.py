@@ -7,18 +7,23 @@ are worth most more than the pass costs. All of it is decided before anything is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from controller.acceptance import Acceptance
-from controller.choices import Chain, Choices, Lengths, Table
+from controller.barring import Bars
+from controller.choices import Barred, Chain, Choices, Lengths, Table
 from controller.contract import Features
 from controller.planner import surplus
 from controller.pricing import Price
 
 LONGEST_TAIL = 8
+LEAST_GAIN = 0.005
+"""Tokens for each of a model's requests that bars must bring to be worth having."""
+LEAST_ROWS = 1e-9
 TAIL = Features(match_length=3)
 """A tail's text is not known when it is planned: all tails of a drafter share one bucket."""
 
@@ -69,11 +74,13 @@ FULL = Features()
 
 @dataclass(slots=True)
 class Pass:
-    """A model's pass that its requests share: how deep, and who continues its drafts."""
+    """A model's pass that its requests share: how deep, who continues its drafts, and the bars at
+    which these end, None for none."""
 
     model: str
     depth: int
     tail: Tail | None
+    bars: Bars | None = None
 
 
 @dataclass(slots=True)
@@ -126,16 +133,18 @@ def mix(
     models: Sequence[str],
     tails: Sequence[Tail],
     price: Price,
+    bars: Mapping[str, Bars],
 ) -> Mix:
     """One choice for each request that has any. caps: by choice, how many tokens its request may
-    draft with a tail, 0 where a tail is not allowed."""
+    draft with a tail, 0 where a tail is not allowed. bars: by model, where its margins tell."""
     worth = worth_of(grid.choices, price)
     picked = grid.best(worth)
     rivals = grid.without(models)
     best: tuple[float, Mix] | None = None
     for model in models:
         if model in grid.choices.names:
-            found = _with_model(model, grid, rivals, picked, worth, caps, tails, price)
+            ends = bars.get(model)
+            found = _with_model(model, grid, rivals, picked, worth, caps, tails, price, ends)
             if found is not None and (best is None or found[0] > best[0]):
                 best = found
     return best[1] if best is not None else Mix(picked, None)
@@ -150,6 +159,7 @@ def _with_model(
     caps: Lengths,
     tails: Sequence[Tail],
     price: Price,
+    bars: Bars | None,
 ) -> tuple[float, Mix] | None:
     """What the model adds at its best depth, in tokens, and the mix with it."""
     choices = grid.choices
@@ -164,26 +174,48 @@ def _with_model(
     other = np.maximum(worth.take(rival, mode="wrap"), 0.0)
     cost, survival = choices.price(code), choices.survival.T.take(mine, 1).T
     depths = np.arange(1, survival.shape[1] + 1)
-    values = np.add.accumulate(np.maximum(survival - price.per_row, 0.0), axis=1)
-    values -= price.per_ms * cost.per_request
+    own = price.per_ms * cost.per_request
     if choices.charges is not None:
-        values -= price.per_ms * choices.charges[mine][:, None]
-    tail, bonus = _best_tail(survival, caps.take(mine), depths, tails, price.per_row)
-    values += bonus
-    gains = np.maximum(values - other[:, None], 0.0)
-    total = np.add.reduce(gains, axis=0) - price.per_ms * (cost.fixed + cost.per_depth * depths)
-    depth = int(total.argmax()) + 1
-    joins = (rival < 0) | ((gains[:, depth - 1] > 0.0) & (total[depth - 1] > 0.0))
+        own = own + price.per_ms * choices.charges[mine][:, None]
+    passes_ms = cost.fixed + cost.per_depth * depths
+    caps = caps.take(mine)
+
+    def at_best(barred: Barred | None) -> tuple[float, int, Table, Tail | None]:
+        """The most that any depth adds, the depth, what the requests gain there, the tail."""
+        ends = survival
+        if barred is None:
+            gained = np.maximum(survival - price.per_row, 0.0)
+        else:
+            gained = barred.tokens - price.per_row * barred.rows
+            ends = barred.tokens / np.maximum(barred.rows, LEAST_ROWS)
+        values = np.add.accumulate(gained, axis=1)
+        values -= own
+        tail, bonus = _best_tail(ends, caps, depths, tails, price.per_row)
+        values += bonus if barred is None else bonus * barred.rows
+        gains = np.maximum(values - other[:, None], 0.0)
+        total = np.add.reduce(gains, axis=0) - price.per_ms * passes_ms
+        place = int(total.argmax())
+        return total.item(place), place + 1, gains[:, place], tail
+
+    added, depth, gains, tail = at_best(None)
+    if bars is not None:
+        with_bars = at_best(bars.of(survival, choices.requests[mine]))
+        if with_bars[0] > max(added, 0.0) + LEAST_GAIN * len(mine):
+            added, depth, gains, tail = with_bars
+        else:
+            bars = None
+    joins = (rival < 0) | ((gains > 0.0) & (added > 0.0))
     chosen = picked.copy()
     chosen[places] = np.where(joins, mine, rival)
-    return float(total[depth - 1]), Mix(chosen, Pass(model, depth, tail))
+    return added, Mix(chosen, Pass(model, depth, tail, bars))
 
 
 def _best_tail(
     survival: Table, room: Lengths, depths: Lengths, tails: Sequence[Tail], row_price: float
 ) -> tuple[Tail | None, Table]:
     """The tail that adds most, and what it adds after each depth: [n, K] tokens beyond the price
-    of its rows. room: [n], how many tokens each may draft in all."""
+    of its rows. survival: of heads as far as they go; room: [n], how many tokens each may draft in
+    all."""
     best, bonus = None, np.zeros_like(survival)
     most = 0.0
     ends = depths[:, None] + np.arange(1, LONGEST_TAIL + 1)
@@ -200,23 +232,44 @@ def _best_tail(
 def chained(choices: Choices, shared: Pass, caps: Lengths) -> Choices:
     """The choices as the shared pass bounds them: the model's end at its depth, and those that get
     there go on with the tail as far as their caps allow."""
-    depth, tail = shared.depth, shared.tail
+    depth, tail, bars = shared.depth, shared.tail, shared.bars
     mine = choices.who == choices.names.index(shared.model)
     before = choices.longest
     longest = np.where(mine, np.minimum(before, depth), before)
     survival = choices.survival.copy(order="K")
     survival[mine, depth:] = 0.0
-    if tail is None:
-        return replace(
-            choices, survival=survival, longest=longest, chain=Chain(shared.model, depth)
-        )
-    more = np.clip(caps - depth, 0, LONGEST_TAIL) * (mine & (before >= depth))
-    widest = max(survival.shape[1], depth + LONGEST_TAIL)
-    padded = np.zeros((widest, len(survival)))
-    padded[: survival.shape[1]] = survival.T
-    survival = padded.T
-    ends = survival[:, depth - 1 : depth] * tail.survival
-    ends *= np.arange(LONGEST_TAIL) < more[:, None]
-    survival[:, depth : depth + LONGEST_TAIL] += ends
-    chain = Chain(shared.model, depth, tail.drafter, tail.filled)
-    return replace(choices, survival=survival, longest=longest + more, chain=chain)
+    chain = Chain(shared.model, depth)
+    barred = None
+    if bars is not None:
+        chain.bars = bars.by_request
+        barred = bars.of(survival * mine[:, None], choices.requests)
+    found = replace(choices, survival=survival, longest=longest, chain=chain, barred=barred)
+    return found if tail is None else _tailed(found, tail, caps, mine & (before >= depth))
+
+
+def _tailed(choices: Choices, tail: Tail, caps: Lengths, goes_on: NDArray[np.bool_]) -> Choices:
+    """The choices with a tail behind those heads that may go on."""
+    chain = choices.chain
+    assert chain is not None
+    depth = chain.depth
+    chain.tail, chain.filled = tail.drafter, tail.filled
+    more = np.clip(caps - depth, 0, LONGEST_TAIL) * goes_on
+    behind = slice(depth, depth + LONGEST_TAIL)
+    there = np.arange(LONGEST_TAIL) < more[:, None]
+    survival = _widened(choices.survival, depth + LONGEST_TAIL)
+    survival[:, behind] += survival[:, depth - 1 : depth] * tail.survival * there
+    barred = choices.barred
+    if barred is not None:
+        barred = Barred(*(_widened(table, depth + LONGEST_TAIL) for table in barred))
+        drafted = tail.filled * there
+        rows, tokens = (table[:, depth - 1 : depth] for table in barred)
+        barred.rows[:, behind] += rows * drafted
+        barred.tokens[:, behind] += tokens * tail.survival * drafted
+    return replace(choices, survival=survival, longest=choices.longest + more, barred=barred)
+
+
+def _widened(table: Table, width: int) -> Table:
+    """[n, width] at least, zeros behind; in memory position by position."""
+    padded = np.zeros((max(table.shape[1], width), len(table)))
+    padded[: table.shape[1]] = table.T
+    return padded.T

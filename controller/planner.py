@@ -8,13 +8,14 @@ local form), also where the cost is a staircase or falls.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from controller.choices import Choices, Lengths, Table
+from controller.choices import Barred, Choices, Lengths, Table
 from controller.pricing import Price
 
 MIN_GAIN = 0.01
@@ -23,7 +24,8 @@ MIN_GAIN = 0.01
 
 @dataclass(slots=True)
 class Allocation:
-    """lengths[i] belongs to choice i. tokens and ms: expected of the whole step."""
+    """lengths[i] belongs to choice i. rows: that the step is likely to verify for them. tokens and
+    ms: expected of the whole step. barred: the chain's drafts end at its bars."""
 
     lengths: Lengths
     rows: int
@@ -31,6 +33,7 @@ class Allocation:
     ms: float
     plain_ms: float
     plain_tokens: float
+    barred: bool = False
 
     @property
     def goodput(self) -> float:
@@ -47,20 +50,68 @@ def allocate(costs: Table, tokens: float, choices: Choices) -> Allocation:
     plain = Allocation(np.zeros(len(choices), np.intp), 0, tokens, plain_ms, plain_ms, tokens)
     if len(costs) < 2:
         return plain
+    if choices.barred is not None:
+        found = _with_bars(costs, tokens, choices, choices.barred, plain)
+        if found is not None:
+            return found
     best = _best_prefix(costs, tokens, choices, plain)
     if choices.chain is not None:
         # A pass that does not pay would hide, among the first positions, what pays without it.
-        others = np.flatnonzero(choices.who != choices.names.index(choices.chain.head))
-        if 0 < len(others) < len(choices):
-            rest = choices.take(others)
-            count = min(len(costs) - 1, int(np.add.reduce(rest.longest)))
-            found = _best_prefix(costs[: count + 1], tokens, rest, plain)
-            if found.goodput > best.goodput:
-                lengths = np.zeros(len(choices), np.intp)
-                lengths[others] = found.lengths
-                found.lengths = lengths
-                return found
+        rest = _without_pass(costs, tokens, choices, plain)
+        if rest is not None and rest.goodput > best.goodput:
+            return rest
     return best
+
+
+def _without_pass(
+    costs: Table, tokens: float, choices: Choices, plain: Allocation
+) -> Allocation | None:
+    """The best lengths of the others than the chain's; None where there is nobody else."""
+    chain = choices.chain
+    assert chain is not None
+    others = np.flatnonzero(choices.who != choices.names.index(chain.head))
+    if not 0 < len(others) < len(choices):
+        return None
+    rest = choices.take(others)
+    count = min(len(costs) - 1, int(np.add.reduce(rest.longest)))
+    alone = replace(plain, lengths=np.zeros(len(others), np.intp))
+    found = _best_prefix(costs[: count + 1], tokens, rest, alone)
+    lengths = np.zeros(len(choices), np.intp)
+    lengths[others] = found.lengths
+    return replace(found, lengths=lengths)
+
+
+def _with_bars(
+    costs: Table, tokens: float, choices: Choices, barred: Barred, plain: Allocation
+) -> Allocation | None:
+    """All of the chain's drafts whole, up to their bars, with the best lengths of the others; or
+    without the chain where that is better. None without room for whole drafts."""
+    chain = choices.chain
+    assert chain is not None
+    mine = choices.who == choices.names.index(chain.head)
+    whole = np.where(mine, choices.longest, 0)
+    room = len(costs) - 1 - int(np.add.reduce(whole))
+    if room < 0:
+        return None
+    rows = float(np.add.reduce(barred.rows, axis=None))
+    base = tokens + float(np.add.reduce(barred.tokens, axis=None))
+    others = np.flatnonzero(~mine)
+    rest = choices.take(others)
+    count = min(room, int(np.add.reduce(rest.longest)))
+    ms = np.interp(np.arange(count + 1.0) + rows, np.arange(len(costs)), costs)
+    ms += drafting_ms(choices, whole)
+    found = Allocation(np.zeros(len(rest), np.intp), 0, base, ms.item(0), ms.item(0), base)
+    if count:
+        found = _best_prefix(ms, base, rest, found)
+    best = plain
+    if len(others):
+        best = _without_pass(costs, tokens, choices, plain) or plain
+    if found.goodput <= max(best.goodput, plain.goodput * (1.0 + MIN_GAIN)):
+        return best
+    lengths = whole
+    lengths[others] = found.lengths
+    rows = math.ceil(rows) + found.rows
+    return Allocation(lengths, rows, found.tokens, found.ms, plain.ms, tokens, True)
 
 
 def _best_prefix(costs: Table, tokens: float, choices: Choices, plain: Allocation) -> Allocation:
@@ -210,29 +261,49 @@ def uniform(
 
 
 def expected(
-    costs: Table, tokens: float, choices: Choices, lengths: Lengths
+    costs: Table, tokens: float, choices: Choices, lengths: Lengths, barred: bool = False
 ) -> tuple[float, float]:
-    """Expected tokens and ms of a step with the given lengths, tails filled as usual."""
-    kept = gains(choices, lengths)
-    rows = float(np.add.reduce(lengths))
-    chain = choices.chain
-    if chain is not None and chain.filled is not None:
-        beyond = np.arange(1, len(chain.filled) + 1) + chain.depth
-        drafted = lengths[choices.places(chain.head)][:, None] >= beyond
-        rows -= float(np.add.reduce(drafted * (1.0 - chain.filled), axis=None))
+    """Expected tokens and ms of a step with the given lengths, tails filled as usual; barred: the
+    chain's drafts end at its bars."""
+    kept = gains(choices, lengths, barred)
+    rows = drafted_rows(choices, lengths, barred)
     ms = float(np.interp(rows, np.arange(len(costs)), costs))
     return tokens + float(np.add.reduce(kept)), ms + drafting_ms(choices, lengths)
 
 
-def gains(choices: Choices, lengths: Lengths) -> Table:
-    """[n], the expected accepted tokens of each choice at its length, tails filled as usual."""
-    survival = choices.survival
-    kept = survival * (np.arange(survival.shape[1]) < lengths[:, None])
-    chain = choices.chain
-    if chain is not None and chain.filled is not None:
+def drafted_rows(choices: Choices, lengths: Lengths, barred: bool = False) -> float:
+    """How many rows the drafts are expected to have."""
+    chain, rows = choices.chain, float(np.add.reduce(lengths))
+    if chain is None:
+        return rows
+    if barred and choices.barred is not None:
         heads = choices.places(chain.head)
+        missing = _up_to(1.0 - choices.barred.rows, lengths)[heads]
+        return rows - float(np.add.reduce(missing, axis=None))
+    if chain.filled is not None:
+        beyond = np.arange(1, len(chain.filled) + 1) + chain.depth
+        drafted = lengths[choices.places(chain.head)][:, None] >= beyond
+        rows -= float(np.add.reduce(drafted * (1.0 - chain.filled), axis=None))
+    return rows
+
+
+def gains(choices: Choices, lengths: Lengths, barred: bool = False) -> Table:
+    """[n], the expected accepted tokens of each choice at its length, tails filled as usual;
+    barred: the chain's drafts end at its bars."""
+    kept, chain = _up_to(choices.survival, lengths), choices.chain
+    if chain is None:
+        return np.add.reduce(kept, axis=1)
+    heads = choices.places(chain.head)
+    if barred and choices.barred is not None:
+        kept[heads] = _up_to(choices.barred.tokens, lengths)[heads]
+    elif chain.filled is not None:
         kept[heads, chain.depth : chain.depth + len(chain.filled)] *= chain.filled
     return np.add.reduce(kept, axis=1)
+
+
+def _up_to(table: Table, lengths: Lengths) -> Table:
+    """[n, K], the table as far as the lengths go, 0 beyond."""
+    return table * (np.arange(table.shape[1]) < lengths[:, None])
 
 
 def drafting_ms(choices: Choices, lengths: Lengths) -> float:

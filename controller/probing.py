@@ -9,7 +9,7 @@ import numpy as np
 
 from controller.choices import Choices, Lengths, Table
 from controller.contract import NONE, Allotment
-from controller.planner import Allocation, gains
+from controller.planner import Allocation, drafted_rows, gains
 from controller.trials import catch_up_ms, trial
 
 SHORTEST, LONGEST = 4, 512
@@ -18,8 +18,8 @@ RENEWED_AFTER = 16
 BUDGET = 0.004
 MEMORY_MS = 600_000.0
 PROBE_LENGTH = 4
-DEEPER, BEYOND = ", deeper", ", beyond its pass"
-SUBJECTS = (NONE, DEEPER, BEYOND)
+DEEPER, BEYOND, WHOLE = ", deeper", ", beyond its pass", ", whole"
+SUBJECTS = (NONE, DEEPER, BEYOND, WHOLE)
 """What is probed beside drafters themselves, or how its name ends."""
 
 
@@ -35,13 +35,14 @@ class Swap:
 class Probe:
     """A change of the plan for information. lengths: of the free choices, as the probe has them.
     idle: the drafter that would not have run at all, or "". swaps: drafts that no choice has; gain
-    and ms: their expected tokens, and the time that they take."""
+    and ms: their expected tokens, and the time that they take. whole: drafts do not end at bars."""
 
     lengths: Lengths
     idle: str = ""
     swaps: tuple[Swap, ...] = ()
     gain: float = 0.0
     ms: float = 0.0
+    whole: bool = False
 
 
 def deeper(drafter: str) -> str:
@@ -52,6 +53,11 @@ def deeper(drafter: str) -> str:
 def beyond(drafter: str) -> str:
     """The subject of probes beyond the depth of the drafter's shared pass."""
     return drafter + BEYOND
+
+
+def whole(drafter: str) -> str:
+    """The subject of probes of what bars keep out of the drafter's drafts."""
+    return drafter + WHOLE
 
 
 class Probing:
@@ -128,7 +134,7 @@ class Probing:
 
     def forget(self, drafter: str) -> None:
         """The drafter is gone, or another one comes by its name."""
-        for subject in (drafter, deeper(drafter), beyond(drafter)):
+        for subject in (drafter, deeper(drafter), beyond(drafter), whole(drafter)):
             self._interval.pop(subject, None)
             self._waited.pop(subject, None)
             self._newest_at.pop(subject, None)
@@ -167,6 +173,23 @@ class Probing:
             if probe is not None:
                 return probe
         return None
+
+    def whole(self, choices: Choices, costs: Table, best: Allocation) -> Probe | None:
+        """The drafts of the chain without their bars, where that is due, or None. What a bar keeps
+        out is never seen: nobody would notice that it has become worth its row."""
+        chain = choices.chain
+        if chain is None or not self.due(subject := whole(chain.head)):
+            return None
+        lengths = best.lengths
+        rows = drafted_rows(choices, lengths) - drafted_rows(choices, lengths, barred=True)
+        gain = gains(choices, lengths) - gains(choices, lengths, barred=True)
+        row_ms = (costs.item(-1) - costs.item(0)) / max(len(costs) - 1, 1)
+        cost = rows * row_ms - float(np.add.reduce(gain)) / best.goodput
+        if not self.affordable(max(cost, 0.0)):
+            self.put_off(subject)
+            return None
+        self.fire(subject, max(cost, 0.0))
+        return Probe(lengths, whole=True)
 
     def _try(
         self, mine: Lengths, idle: bool, choices: Choices, costs: Table, best: Allocation

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
 from controller.contract import Bar, Margins, RequestOutcome
-from controller.margins import MarginModel
+from controller.margins import Kept, MarginModel
 
 WHOLE_EVERY = 16
 """In every sixteenth step no draft has to promise anything: what a bar always keeps out would never
 be seen, and nobody would notice that it has become worth its row."""
+
+LEVEL = 0.1
+"""Bars stand at whole multiples of this in the logarithm, so that what they leave is found once."""
+RENEWED_EVERY = 128
+"""And again after so many drafts."""
+
+ByKind = Mapping[tuple[str, bool], "Promise"]
+"""By drafter, and whether the request's tokens are drawn at random."""
+
+
+class Promise(NamedTuple):
+    """A bar and what it leaves of the drafter's drafts."""
+
+    bar: Bar
+    kept: Kept
 
 
 class Promises:
@@ -17,6 +36,7 @@ class Promises:
 
     def __init__(self) -> None:
         self._models: dict[tuple[str, bool], MarginModel] = {}
+        self._found: dict[tuple[str, bool], tuple[tuple[int, int, int], Promise]] = {}
 
     def learn(self, result: RequestOutcome, margins: Margins) -> float | None:
         """Take in a model's draft. Returns the chance of its first token that was reached and not
@@ -27,6 +47,7 @@ class Promises:
         if model is None:
             model = self._models[key] = MarginModel()
         values, chances = margins.values, result.chances
+        model.drafted(values)
         drafted, accepted = result.drafted, result.accepted
         if result.parts:
             drafted, accepted = result.parts[0].drafted, result.parts[0].accepted
@@ -57,9 +78,34 @@ class Promises:
             return {}
         return {key: model.bar(least) for key, model in self._models.items() if model.known}
 
+    def promised(self, least: float, drafters: Iterable[str]) -> ByKind:
+        """Bars at which a token is worth `least` others, about, for the drafters whose margins can
+        be gone by, and what these leave."""
+        if least <= 0.0 or not self._models:
+            return {}
+        level = round(math.log(least) / LEVEL)
+        found: dict[tuple[str, bool], Promise] = {}
+        for drafter in drafters:
+            for key in ((drafter, False), (drafter, True)):
+                model = self._models.get(key)
+                if model is not None and model.known:
+                    found[key] = self._at(key, model, level)
+        return found
+
+    def _at(self, key: tuple[str, bool], model: MarginModel, level: int) -> Promise:
+        state = level, model.version, model.drafts // RENEWED_EVERY
+        old = self._found.get(key)
+        if old is not None and old[0] == state:
+            return old[1]
+        least = math.exp(level * LEVEL)
+        made = Promise(model.bar(least), model.kept(least))
+        self._found[key] = state, made
+        return made
+
     def forget(self, drafter: str) -> None:
         for key in [key for key in self._models if key[0] == drafter]:
             del self._models[key]
+            self._found.pop(key, None)
 
     def report(self) -> dict[str, object]:
         return {

@@ -39,8 +39,8 @@ class Settled:
 
     @property
     def drafted(self) -> int:
-        """Drafted tokens of the step."""
-        return self.rows + self.best.rows
+        """Drafted tokens of the step at most."""
+        return self.rows + int(np.add.reduce(self.best.lengths))
 
 
 class Settling:
@@ -141,7 +141,8 @@ class Settling:
 
     def _tpot_ms(self, settled: Settled) -> float:
         best = settled.best
-        return self._target(settled, 0.0).tpot_ms(settled.lineup.free, best.lengths, best.ms)
+        target = self._target(settled, 0.0)
+        return target.tpot_ms(settled.lineup.free, best.lengths, best.ms, best.barred)
 
     def _target(self, settled: Settled, target_ms: float) -> Target:
         """The target with what the step holds beside the free choices."""

@@ -28,12 +28,12 @@ class Target(NamedTuple):
     beside_ms: float
     slowest: float
 
-    def tpot_ms(self, choices: Choices, lengths: Lengths, ms: float) -> float:
+    def tpot_ms(self, choices: Choices, lengths: Lengths, ms: float, barred: bool = False) -> float:
         """What the slowest request is predicted to wait for a token in a step of `ms` in which the
-        choices draft these lengths."""
+        choices draft these lengths; barred: the chain's up to its bars."""
         tokens = self.slowest
         if len(choices):
-            tokens = min(tokens, 1.0 + float(np.minimum.reduce(gains(choices, lengths))))
+            tokens = min(tokens, 1.0 + float(np.minimum.reduce(gains(choices, lengths, barred))))
         return (ms + self.beside_ms) / tokens
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from controller.contract import (
     CostPoint,
     DrafterInfo,
     Features,
+    Margins,
     Offer,
     Part,
     Plan,
@@ -31,6 +33,11 @@ Rates = Callable[[int], Sequence[float]]
 PLAIN_MS, BESIDE_MS = 10.0, 0.5
 
 
+def chance(margin: float) -> float:
+    """That a token of this margin is accepted."""
+    return 1.0 / (1.0 + math.exp(1.5 - 0.8 * margin))
+
+
 @dataclass
 class MixedWorld:
     """`size` requests decode. model, suffix, tail: true rates. row_ms: a drafted row. The model
@@ -39,7 +46,9 @@ class MixedWorld:
     behind: rows of a new request that the model must compute first, `chunk` of them in a step, each
     in missing_ms; it falls behind by what is committed in steps that it does not draft in. life:
     tokens of an answer, after which another request takes its place; 0: it never ends. rho: what
-    the controller is told of the model's cost at first."""
+    the controller is told of the model's cost at first. margin: draws the margin of a drafted token
+    of the model's, which is accepted by `chance` of it instead of `model`'s rates; tells: the
+    controller gets to know it."""
 
     size: int = 4
     model: Rates = lambda request: (0.7,)
@@ -55,6 +64,8 @@ class MixedWorld:
     chunk: int = 256
     life: int = 0
     rho: float = 0.05
+    margin: Callable[[random.Random], float] | None = None
+    tells: bool = True
     seed: int = 0
     step: int = 0
     caught_up: int = 0
@@ -188,15 +199,24 @@ class MixedWorld:
         self, one: Allotment, true: dict[str, Rates], features: dict[str, Features], late: bool
     ) -> RequestOutcome:
         drafted, kept, parts = 0 if late else one.length, 0, ()
+        margins: Margins | None = None
         if drafted:
-            kept = self._kept(true[one.drafter](one.request), one.length)
+            if one.drafter == MODEL and self.margin is not None:
+                values = tuple(self.margin(self.random) for _ in range(drafted))
+                drafted = drafted if one.bar is None else one.bar.length(values)
+                kept = self._kept([chance(value) for value in values], drafted)
+                margins = Margins(MODEL, False, values) if self.tells else None
+            else:
+                kept = self._kept(true[one.drafter](one.request), one.length)
             if one.tail:
                 rates = self.tail(one.request)
                 more = one.tail_length if rates else 0
+                if drafted < one.length:
+                    more = 0
                 whole = kept == one.length
                 added = self._kept(rates, more) if whole else 0
                 parts = (
-                    Part(one.drafter, one.length, kept, features[one.drafter]),
+                    Part(one.drafter, drafted, kept, features[one.drafter]),
                     Part(one.tail, more, added),
                 )
                 drafted, kept = drafted + more, kept + added
@@ -215,6 +235,7 @@ class MixedWorld:
             features=found,
             shadows=shadows,
             parts=parts,
+            margins=margins,
         )
 
     def _kept(self, rates: Sequence[float], length: int) -> int:

@@ -120,7 +120,7 @@ def test_the_mix_is_close_to_the_best_of_all_assignments(
 
     worth = count / 10.0
     for _ in range(8):
-        mixed = mix(grid, caps, [MODEL], [], Price(worth, worth * row_ms))
+        mixed = mix(grid, caps, [MODEL], [], Price(worth, worth * row_ms), {})
         picked = choices.take(mixed.picked)
         if mixed.shared is not None:
             picked = chained(picked, mixed.shared, caps.take(mixed.picked))
@@ -308,7 +308,7 @@ def test_a_chain_ends_the_head_at_the_shared_depth_and_goes_on_where_there_is_ro
         [DraftPrice(0.1, 0.0, 1.0), DraftPrice(0.0, 0.0, 0.0)],
     )
     tail, caps = Tail(SUFFIX, np.full(8, 0.5), np.ones(8)), np.array([10, 3, 0])
-    mixed = mix(Grid(choices, 3), caps, [MODEL], [tail], Price(0.3, 0.05))
+    mixed = mix(Grid(choices, 3), caps, [MODEL], [tail], Price(0.3, 0.05), {})
     assert mixed.shared is not None
     assert mixed.picked.tolist() == [0, 1, 2]
     mixed.shared.depth = 2
@@ -333,5 +333,5 @@ def test_a_pass_costs_each_request_its_own_part(per_request: float, drafter: str
         prices,
         own_ms(prices, who, None),
     )
-    mixed = mix(Grid(choices, 1), np.zeros(2, np.intp), [MODEL], [], Price(0.3, 0.05))
+    mixed = mix(Grid(choices, 1), np.zeros(2, np.intp), [MODEL], [], Price(0.3, 0.05), {})
     assert choices.drafter(mixed.picked.item(0)) == drafter
