@@ -165,8 +165,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="tokens that all corpora together may have"),
     ] = 2_000_000
     calibration: Annotated[
-        Literal["auto", "fresh"],
-        Meta(description="auto: use the cached cost table if there is one; fresh: measure"),
+        Literal["auto", "fresh", "off"],
+        Meta(
+            description="auto: use the cached cost table if there is one; fresh: measure; off: begin "
+            "with an estimate from the machine's bandwidth and arithmetic"
+        ),
     ] = "auto"
     step_timeout_s: Annotated[
         Annotated[float, Meta(ge=1, le=86_400)],

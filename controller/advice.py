@@ -9,6 +9,7 @@ from dataclasses import asdict
 from controller import guidelines as rules
 from controller.acceptance import Acceptance
 from controller.cost import MANY_ROWS, CostModel
+from controller.unmeasured import longest
 
 LENGTHS = 16
 """The curve of the speed-up is drawn up to this D."""
@@ -34,6 +35,9 @@ def advice(
         *(_attention(group) if group is not None else _attention_examples()),
     ]
     n = max(batch, 1)
+    bound = longest(cost, n)
+    if bound is not None:
+        found.append(_unmeasured(n, bound, cost.known_rows))
     plain_ms, one_ms = cost.verify_ms(n, n, n * context_len), cost.verify_ms(1, 1, context_len)
     alpha = n * _row_ms(n, context_len, cost) / plain_ms
     curves: dict[str, object] = {}
@@ -117,6 +121,18 @@ def _attention_examples() -> list[dict[str, object]]:
             {},
         )
     ]
+
+
+def _unmeasured(batch: int, bound: int, known_rows: int) -> dict[str, object]:
+    seen = f"steps of up to {known_rows} rows" if known_rows else "nothing"
+    return _one(
+        "unmeasured",
+        "Bound until measured",
+        f"Without a calibration, and with {seen} measured so far, {_requests(batch)} may draft up "
+        f"to D = {bound} each: the knee and the first tile, or twice the rows that were measured.",
+        f"{SOURCE}s 1 to 3",
+        {"draft_length": bound, "known_rows": known_rows},
+    )
 
 
 def _latency(

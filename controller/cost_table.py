@@ -1,7 +1,8 @@
 """The calibrated cost of a verify step: measured points and what lies between and beyond them.
 
-The points are kept as measured (medians), not forced monotone: real kernels are not (eight rows
-in fp32 on a CPU can be cheaper than three), and the planner must see that to use it.
+Beyond them a prior says how it goes on, where there is one. The points are kept as measured
+(medians), not forced monotone: real kernels are not (eight rows in fp32 on a CPU can be cheaper
+than three), and the planner must see that to use it.
 """
 
 from __future__ import annotations
@@ -14,32 +15,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.contract import CostPoint
+from controller.prior import Prior
+from controller.simulate.step_cost import StepCost
 
-PRIOR = (CostPoint(1, 1, 0, 10.0), CostPoint(1, 9, 0, 26.0))
-"""Without a calibration: 10 ms and a fifth of that per further row. The shape is pessimistic for
-drafting, so an uncalibrated engine starts careful; the online correction finds the scale."""
+CAREFUL = (CostPoint(1, 1, 0, 10.0), CostPoint(1, 9, 0, 26.0))
+"""Without a calibration and a prior: 10 ms and a fifth of that per further row. The shape is
+pessimistic for drafting, so an uncalibrated engine starts careful; the online correction finds the
+scale."""
 
 
 class CostTable:
     """Milliseconds by (requests, rows, context per request).
 
     Exact at the points (the median where one was measured twice); between them linear in
-    context, rows and requests; beyond them with the last slope, never falling."""
+    context, rows and requests; beyond them by the prior fitted to them, or without one with the
+    last slope, never falling. Without points the prior itself."""
 
-    def __init__(self, points: Sequence[CostPoint]) -> None:
-        used = [p for p in points if p.ms > 0 and p.rows >= p.requests >= 1] or list(PRIOR)
-        self._cells = _arrange(used)
+    def __init__(self, points: Sequence[CostPoint], roofline: StepCost | None = None) -> None:
+        used = [p for p in points if p.ms > 0 and p.rows >= p.requests >= 1]
+        self._prior = Prior(roofline, used) if roofline is not None else None
+        self._cells = _arrange(used, self._prior) if used or self._prior else _arrange(CAREFUL)
         self._requests = sorted(self._cells)
         slopes = [
             s
             for rows in self._cells.values()
             if (s := _end_slope([(float(r), c.ys[0]) for r, c in rows])) is not None
         ]
-        self._row_slope = median(slopes) if slopes else 0.2 * used[0].ms
+        self._row_slope = median(slopes) if slopes else 0.2 * used[0].ms if used else 0.0
 
     def at(self, requests: int, rows: int, context: float) -> float:
         """The table's milliseconds, context is per request."""
-        sizes = self._requests
+        sizes, prior = self._requests, self._prior
+        if prior is not None and (not sizes or requests > sizes[-1]):
+            if not sizes:
+                return prior.ms(requests, rows, context)
+            last = min(rows, self._cells[sizes[-1]][-1][0])
+            more = prior.ms(requests, rows, context) - prior.ms(sizes[-1], last, context)
+            return self._row(sizes[-1], last, context) + max(more, 0.0)
         i = bisect_left(sizes, requests)
         if i == len(sizes) or sizes[i] == requests or i == 0:
             return self._row(sizes[min(i, len(sizes) - 1)], rows, context)
@@ -53,6 +65,7 @@ class CostTable:
         return low * (1.0 + share * (ratio - 1.0))
 
     def _row(self, requests: int, rows: int, context: float) -> float:
+        """At a size that was measured."""
         cells = self._cells[requests]
         i = bisect_left(cells, rows, key=lambda c: c[0])
         if i < len(cells) and cells[i][0] == rows:
@@ -60,30 +73,73 @@ class CostTable:
         if i == 0:
             return cells[0][1].at(context)
         if i == len(cells):
-            points = [(float(r), line.at(context)) for r, line in cells]
-            slope = _end_slope(points)
-            slope = self._row_slope if slope is None else slope
-            return points[-1][1] + slope * (rows - points[-1][0])
+            last, line = cells[-1]
+            return line.at(context) + self._further(requests, last, rows, context)
         (r0, low), (r1, high) = cells[i - 1], cells[i]
         start = low.at(context)
         return start + (rows - r0) / (r1 - r0) * (high.at(context) - start)
 
+    def _further(self, requests: int, last: int, rows: int, context: float) -> float:
+        """What rows beyond the last measured ones add."""
+        if self._prior is not None:
+            more = self._prior.ms(requests, rows, context)
+            return max(more - self._prior.ms(requests, last, context), 0.0)
+        return self._slope(requests, context) * (rows - last)
+
+    def _slope(self, requests: int, context: float) -> float:
+        found = _end_slope([(float(r), line.at(context)) for r, line in self._cells[requests]])
+        return self._row_slope if found is None else found
+
     def curve(self, requests: int, extra: int, context: float) -> NDArray[np.float64]:
-        """`at` for rows = requests + m for m = 0..extra: evaluated at the knots of the two
-        neighbouring sizes, linear in between."""
-        i = bisect_left(self._requests, requests)
-        sizes = self._requests[max(0, i - 1) : i + 1]
-        last = requests + extra
-        knots = {requests, last, *(s for s in sizes if requests < s < last)}
-        for size in sizes:
-            knots.update(r for r, _ in self._cells[size] if requests < r < last)
-        ordered = sorted(knots)
-        known = [self.at(requests, r, context) for r in ordered]
-        return np.interp(np.arange(requests, last + 1), ordered, known)
+        """`at` for rows = requests + m for m = 0..extra."""
+        rows = range(requests, requests + extra + 1)
+        sizes, prior = self._requests, self._prior
+        if prior is not None and (not sizes or requests > sizes[-1]):
+            more = prior.curve(requests, rows, context)
+            if not sizes:
+                return more
+            largest = sizes[-1]
+            last = self._cells[largest][-1][0]
+            more -= prior.curve(largest, rows, context, last)
+            return self._rows(largest, rows, context, further=False) + np.maximum(more, 0.0)
+        i = bisect_left(sizes, requests)
+        if i == len(sizes) or sizes[i] == requests or i == 0:
+            return self._rows(sizes[min(i, len(sizes) - 1)], rows, context)
+        below, above = sizes[i - 1], sizes[i]
+        share = (requests - below) / (above - below)
+        low = self._rows(below, rows, context)
+        found = low + share * (self._rows(above, rows, context) - low)
+        few = max(0, min(above - requests, len(rows)))
+        ratio = self._row(above, above, context) / self._row(below, above, context)
+        found[:few] = low[:few] * (1.0 + share * (ratio - 1.0))
+        return found
+
+    def _rows(
+        self, requests: int, rows: range, context: float, further: bool = True
+    ) -> NDArray[np.float64]:
+        """`_row` side by side; without what rows beyond the last measured ones add if not
+        `further`."""
+        cells = self._cells[requests]
+        known = [line.at(context) for _, line in cells]
+        found = np.interp(np.arange(rows.start, rows.stop), [r for r, _ in cells], known)
+        last = cells[-1][0]
+        first = max(last + 1, rows.start)
+        if further and first < rows.stop:
+            beyond, at = range(first, rows.stop), first - rows.start
+            if self._prior is not None:
+                more = self._prior.curve(requests, beyond, context)
+                more -= self._prior.ms(requests, last, context)
+                found[at:] += np.maximum(more, 0.0)
+            else:
+                found[at:] += self._slope(requests, context) * (np.array(beyond) - last)
+        return found
 
 
-def _arrange(points: Sequence[CostPoint]) -> dict[int, list[tuple[int, _Line]]]:
-    """requests -> [(rows, ms as a line over the context)], rows ascending."""
+def _arrange(
+    points: Sequence[CostPoint], prior: Prior | None = None
+) -> dict[int, list[tuple[int, _Line]]]:
+    """requests -> [(rows, ms as a line over the context)], rows ascending. prior: says how the
+    lines go on."""
     cells: dict[tuple[int, int], dict[int, list[float]]] = {}
     for p in points:
         cells.setdefault((p.requests, p.rows), {}).setdefault(p.context_len, []).append(p.ms)
@@ -98,7 +154,8 @@ def _arrange(points: Sequence[CostPoint]) -> dict[int, list[tuple[int, _Line]]]:
     table: dict[int, list[tuple[int, _Line]]] = {}
     for requests, rows in sorted(lines):
         key = (requests, rows)
-        line = _Line(lines[key], own.get(key, shared * requests))
+        slope = own.get(key, shared * requests) if prior is None else prior.context_ms(*key)
+        line = _Line(lines[key], slope)
         table.setdefault(requests, []).append((rows, line))
     return table
 

@@ -6,7 +6,11 @@ size: a call costs something by itself, and a serial drafter runs once per depth
 
 from __future__ import annotations
 
+import math
+from statistics import median
 from typing import NamedTuple
+
+from controller.shift import Shift
 
 KEEP = 1.0 - 1.0 / 128
 USUAL = 0.05
@@ -43,8 +47,26 @@ class DraftPrice(NamedTuple):
             return 0.0
         return self.fixed + self.per_request * requests + self.per_depth * depth
 
+    def call_ms(self, call: Call) -> float:
+        """What such a call should take."""
+        return self.ms(call.requests, call.depth) + self.per_row * call.catch_up
+
+    def times(self, factor: float) -> DraftPrice:
+        """All of it so many times as dear."""
+        return DraftPrice(*(part * factor for part in self))
+
 
 FREE = DraftPrice(0.0, 0.0, 0.0)
+
+
+class Call(NamedTuple):
+    """A step's drafting for so many requests, the longest draft `depth` tokens, together with
+    `catch_up` rows of text, which took `ms`."""
+
+    requests: int
+    depth: int
+    catch_up: int
+    ms: float
 
 
 class DraftCost:
@@ -58,6 +80,7 @@ class DraftCost:
         "_requests",
         "_ridge",
         "_right",
+        "_shift",
         "_square",
         "price",
     )
@@ -69,14 +92,23 @@ class DraftCost:
         self._requests = self._depth = 0.0
         self._ridge = RIDGE if guess is None else SERIAL_RIDGE
         self._guess = self.price = guess or FREE
+        self._shift: Shift[Call] = Shift()
 
-    def learn(self, requests: int, depth: int, ms: float, catch_up: int = 0) -> None:
+    def learn(
+        self, requests: int, depth: int, ms: float, catch_up: int = 0, step_ms: float = 0.0
+    ) -> None:
         """A step's drafting for so many requests, the longest draft `depth` tokens, together with
-        `catch_up` rows of text, took `ms`. Without requests all of it went to the rows."""
+        `catch_up` rows of text, took `ms`, in a step of `step_ms`. Without requests all of it went
+        to the rows. A run of calls that are all far off is followed at once."""
         if self._learned or self._guess != FREE:
-            price = self.price
-            expected = price.ms(requests, depth) + price.per_row * catch_up
-            if price.per_row or not catch_up:
+            if self.price.per_row or not catch_up:
+                call = Call(requests, depth, catch_up, ms)
+                expected = self.price.call_ms(call)
+                if expected > 0.0 and ms > 0.0:
+                    run = self._shift.add(math.log(ms) - math.log(expected), step_ms, call)
+                    if run:
+                        self._scale(median([one.ms / self.price.call_ms(one) for one in run]))
+                        expected = self.price.call_ms(call)
                 doubt = DOUBT if self._learned >= FIRST else FIRST_DOUBT
                 ms = min(ms, doubt * expected + 0.1)
         else:
@@ -109,6 +141,12 @@ class DraftCost:
         self._learned += 1
         if self._learned < SOLVE_EVERY or self._learned % SOLVE_EVERY == 0:
             self.price = self._solve()
+
+    def _scale(self, factor: float) -> None:
+        """Everything takes so many times as long as was learned: the sums are linear in it."""
+        self._right = [factor * part for part in self._right]
+        self._guess = self._guess.times(factor)
+        self.price = self.price.times(factor)
 
     @property
     def usual_ms(self) -> float:

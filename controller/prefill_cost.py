@@ -26,3 +26,7 @@ class PrefillCost:
             ms = min(ms, DOUBT * self._ms / self._rows * rows)
         self._ms = KEEP * self._ms + ms
         self._rows = KEEP * self._rows + rows
+
+    def scale(self, factor: float) -> None:
+        """The machine has become slower by `factor`: prefills are too rare to wait for."""
+        self._ms *= factor

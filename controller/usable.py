@@ -14,6 +14,7 @@ from controller.choices import Choices, Lengths, nothing, own_ms
 from controller.contract import BatchView, Offer, RequestView, Setting, Wish
 from controller.cost import CostModel
 from controller.precedence import FREE, Rule, rule_for
+from controller.unmeasured import longest
 
 NO_WISH = Wish()
 
@@ -60,7 +61,8 @@ def usable(
     acceptance: Acceptance,
     cost: CostModel,
 ) -> Usable:
-    """Apply the precedence and the caps: the offer, `remaining - 1`, the operator's limit."""
+    """Apply the precedence and the caps: the offer, `remaining - 1`, the operator's limit; where
+    nothing was measured also the guidelines', unless somebody asked for a length."""
     requests, usual = batch.requests, rule_for(NO_WISH, setting)
     ids, _, _, remaining, _, _, wishes = zip(*requests, strict=True)
     rules = {
@@ -73,6 +75,11 @@ def usable(
     most = setting.max_draft_length
     limits = [left - 1 if left <= most else most for left in remaining]
     decided = rules or usual != FREE
+    bound = longest(cost, len(requests))
+    if bound is not None:
+        for i, limit in enumerate(limits):
+            if rules.get(i, usual).length is None:
+                limits[i] = min(limit, bound)
     found = _by_drafter(offers, enabled)
     if decided:
         found = _only(found, lambda offer: _allows(rules, usual, place_of, offer))
@@ -159,7 +166,7 @@ def _columns(
     if not places:
         return None
     room = [limits[place] for place in places]
-    longest = list(map(min, room, offered))
+    longest = [a if a < b else b for a, b in zip(room, offered, strict=True)]
     if min(longest) < 1:
         can = _only(offers, lambda one: min(one.max_length, limits[place_of[one.request]]) > 0)
         return _columns(can, place_of, limits)
@@ -172,10 +179,7 @@ def _choices(
 ) -> Choices:
     """All of them with their survival."""
     names = tuple([name for name, _, _ in columns.drafts])
-    codes: list[int] = []
-    for code, count in enumerate(columns.counts):
-        codes += [code] * count
-    who, places = np.array(codes, np.intp), np.array(columns.places, np.intp)
+    who, places = np.arange(len(names)).repeat(columns.counts), np.array(columns.places, np.intp)
     longest = np.array(columns.longest, np.intp)
     widest, shortest = max(columns.longest), min(columns.longest)
     survival = acceptance.survivals(columns.drafts, widest)

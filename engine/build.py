@@ -134,7 +134,10 @@ def _load_kernels(dtype: torch.dtype) -> None:
 
 
 def calibrate(config: EngineConfig, target: Target, report: Report) -> Calibration:
-    """Measure the target's cost table, or take it from the cache."""
+    """Measure the target's cost table, or take it from the cache; or neither, where that is off."""
+    roofline = roofline_of(target.loaded.decoder, target.device)
+    if config.calibration == "off":
+        return Calibration([], False, roofline)
     points, cached = cost_points(
         target.executor,
         target.pool,
@@ -145,7 +148,7 @@ def calibrate(config: EngineConfig, target: Target, report: Report) -> Calibrati
         fresh=config.calibration == "fresh",
         progress=lambda fraction, message: report("calibrate", fraction, message),
     )
-    return Calibration(points, cached, roofline_of(target.loaded.decoder, target.device))
+    return Calibration(points, cached, roofline)
 
 
 def _cache_dir(config: EngineConfig) -> Path:

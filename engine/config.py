@@ -34,7 +34,8 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nobody's. chunk_rows bounds the prefill rows of one step; 0 means 256 on a CPU and 2,048 on a
     GPU. context_length 0 means the model's own. cache_dir holds converted models and calibration
     tables. Lengths in tokens. calibration: "auto" uses a cached cost table if there is one, "fresh"
-    always measures. suffix_tree: whose past answers the suffix drafter may draft from: those of a
+    always measures, "off" begins with what the machine's bandwidth and arithmetic suggest.
+    suffix_tree: whose past answers the suffix drafter may draft from: those of a
     request's own tenant, everybody's, or none. suffix_memory_mb bounds its trees of answers and
     corpora, suffix_depth the tokens matched and drafted together, suffix_max_age_s the age of
     answers (0: none). mtp and draft_model: the drafters with a model of their own: "auto" takes
@@ -61,7 +62,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_fraction: float = 0.0
     context_length: int = 0
     cache_dir: str = ""
-    calibration: Literal["auto", "fresh"] = "auto"
+    calibration: Literal["auto", "fresh", "off"] = "auto"
     suffix_tree: Literal["tenant", "shared", "off"] = "tenant"
     suffix_memory_mb: int = 384
     suffix_depth: int = 64

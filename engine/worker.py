@@ -107,7 +107,7 @@ def _run(
         calibrated = time.perf_counter()
         shape = target.loaded.decoder.shape
         group = shape.heads // shape.kv_heads
-        controller = open_controller(config, calibration.points, group)
+        controller = open_controller(config, calibration.points, group, calibration.roofline)
         engine, intake = open_engine(config, target, controller, outbox.put)
         models = LiveModels(config, target, engine, lambda errand: inbox.put(Errand(errand)))
     except StartError as error:
@@ -235,6 +235,8 @@ def _snapshot(
         preemptions=counts["preemptions"],
         prefix_queried_tokens=counts["prefix_queried_tokens"],
         prefix_hit_tokens=counts["prefix_hit_tokens"],
+        step_records=tuple(engine.controller.take_step_records()),
+        harm=engine.controller.harm_totals(),
     )
 
 

@@ -47,7 +47,7 @@ class Goodput(Policy):
         self._drafter = self.options.drafter()
         self._most = self.options.whole("max_draft_length", 16, 1, LONGEST_DRAFT)
         self._interval = self.options.whole("interval_steps", 20, 1, 100_000)
-        self._table = CostModel(inputs.cost.points)
+        self._table = CostModel(inputs.cost.points, inputs.cost.roofline)
         self._rate = FIRST_RATE
         self._length = 0
         self._steps = 0

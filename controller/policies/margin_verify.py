@@ -89,7 +89,7 @@ class MarginVerify(Policy):
         super().__init__(inputs)
         self._drafter = self.options.drafter()
         self._length = self.options.whole("draft_length", 7, 1, LONGEST_DRAFT)
-        self._table = CostModel(inputs.cost.points)
+        self._table = CostModel(inputs.cost.points, inputs.cost.roofline)
         self._positions: dict[str, Positions] = {}
         self._leading = Leading()
         self._steps = self._refits = 0

@@ -1,14 +1,15 @@
-"""What a verify step truly costs on the simulated machine: the controller never sees this formula.
+"""What a verify step costs by arithmetic: a simulated machine's truth, a serving engine's prior.
 
-Additive roofline (weights read + arithmetic + keys and values read + launch + exchange between
-devices) over rows padded to the machine's tile. A mixture of experts reads the union of the experts
-its rows use. The attention of a request computes whole tiles of 128 query rows, group x (1 + D) of
-which are used."""
+In a simulation the controller never sees this formula, only noisy times that come of it. Additive
+roofline (weights read + arithmetic + keys and values read + launch + exchange between devices) over
+rows padded to the machine's tile. A mixture of experts reads the union of the experts its rows use.
+The attention of a request computes whole tiles of 128 query rows, group x (1 + D) are used.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,17 @@ WITHIN = 0.75
 
 Counts = NDArray[np.int64]
 Times = NDArray[np.float64]
+Number = TypeVar("Number", float, Times)
+
+
+class Parts(NamedTuple):
+    """Of a step, or of steps side by side: what its kinds of work take, in milliseconds, and the
+    attention per token of context that each request has."""
+
+    fixed: float
+    rows: Any
+    experts: Any
+    attention: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +74,27 @@ class StepCost:
             missed = (1.0 - self.experts.used / self.experts.count) ** unrelated
             ms = ms + self.expert_ms * self.experts.count * (1.0 - missed)
         return ms
+
+    def parts(self, requests: int, rows: Number) -> Parts:
+        """rows: of a step in all, or of steps side by side [S], spread evenly over its requests."""
+        each, more = rows // requests, rows % requests
+        padded = -(-rows // self.tile) * self.tile
+        experts: Any = 0.0
+        if self.experts is not None:
+            unrelated = (requests - more) * each**WITHIN + more * (each + 1.0) ** WITHIN
+            missed = (1.0 - self.experts.used / self.experts.count) ** unrelated
+            experts = self.expert_ms * self.experts.count * (1.0 - missed)
+        attention: Any = self.kv_ms * requests
+        if self.tile_kv_ms:
+            some, others = self._over_kv(each + 1.0), self._over_kv(each)
+            attention = attention + more * some + (requests - more) * others
+        return Parts(self.base_ms, self.row_ms * padded, experts, attention)
+
+    def _over_kv(self, rows: Number) -> Number:
+        """What a request's tiles of query rows take beyond reading a token of context."""
+        tiles = -(-self.group * rows // ATTENTION_TILE)
+        over = tiles * self.tile_kv_ms - self.kv_ms
+        return over * (over > 0.0)
 
     def step_ms(self, requests: int, rows_each: int, context: int) -> float:
         """A step of equal requests."""
