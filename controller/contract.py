@@ -300,6 +300,16 @@ class Realised:
         """Committed tokens per second while the decision was in force; 0 before the first step."""
         return 1000.0 * self.tokens / self.ms if self.ms > 0 else 0.0
 
+    @property
+    def tokens_per_step(self) -> float | None:
+        """Committed tokens of a step, mean; None before the first one."""
+        return self.tokens / self.steps if self.steps else None
+
+    @property
+    def ms_per_step(self) -> float | None:
+        """Milliseconds of a step, mean; None before the first one."""
+        return self.ms / self.steps if self.steps else None
+
 
 @dataclass(slots=True)
 class Decision:
@@ -308,7 +318,9 @@ class Decision:
 
     drafter and draft_length describe the batch: the most used drafter and the mean D per
     request. inputs: batch size, context, mode, acceptance and costs used (JSON-able values).
-    reason: a documented code (docs/controller.md). guard: the guard that fired, or None."""
+    reason: a documented code (docs/controller.md). guard: the guard that fired, or None.
+    predicted_tokens, predicted_ms: of one step of the chosen plan, what predicted_goodput is the
+    ratio of."""
 
     id: str
     step: int
@@ -328,6 +340,46 @@ class Decision:
     requests: tuple[int, ...] = ()
     realised: Realised = field(default_factory=Realised)
     closed: bool = False
+    predicted_tokens: float | None = None
+    predicted_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A sampled step, as it was predicted when it was planned and as it was measured.
+
+    requests: its batch size; context: their mean length in tokens. drafts: by drafter, or chain
+    "head+tail", how many requests draft with it and how many tokens in all. realised_ms: of a step
+    with prefill rows the decoding requests' share; predicted_ms knows nothing of prefill. price:
+    tokens that a drafted row is worth. probe: the plan was changed to learn something. guard: code
+    of the guard that held drafts back, or None. decision: id of the one in force, or ""."""
+
+    id: str
+    step: int
+    time: float
+    requests: int
+    context: float
+    prefill_rows: int
+    drafts: dict[str, tuple[int, int]]
+    predicted_tokens: float
+    predicted_ms: float
+    realised_tokens: int
+    realised_ms: float
+    price: float
+    probe: bool
+    guard: str | None
+    decision: str
+
+
+@dataclass(frozen=True, slots=True)
+class HarmTotals:
+    """Committed tokens, and what they took in seconds: as measured, what plain decoding would have
+    taken, and what the best static choice would have taken at most."""
+
+    tokens: int
+    real_s: float
+    plain_s: float
+    static_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,6 +468,15 @@ class Controller(Protocol):
     def take_decisions(self) -> list[Decision]:
         """Decisions opened or closed since the last call, each also with its realised outcome so
         far (the same id may come again, updated)."""
+        ...
+
+    def take_step_records(self) -> list[StepRecord]:
+        """The sampled steps that were measured since the last call, oldest first; none of a
+        controller that predicts no steps."""
+        ...
+
+    def harm_totals(self) -> HarmTotals | None:
+        """Since the controller's start; None of one that keeps no ledger."""
         ...
 
     def what_if(self, batch_size: int, context_len: int) -> WhatIf: ...

@@ -14,17 +14,19 @@ from controller.acceptance import Acceptance
 from controller.allotting import Allotter
 from controller.attention import Attention
 from controller.averages import Sample
-from controller.choices import Table
+from controller.choices import Choices, Table
 from controller.contract import (
     NONE,
     Allotment,
     BatchView,
     Decision,
     DrafterInfo,
+    HarmTotals,
     Offer,
     Plan,
     Setting,
     StepOutcome,
+    StepRecord,
     WhatIf,
     Wish,
 )
@@ -33,18 +35,21 @@ from controller.credit import RESTED, Credit, Planned
 from controller.decision import summary
 from controller.exploring import Explorer
 from controller.guards import HarmGuard, RequestGuard
+from controller.harm_ledger import HarmLedger
 from controller.journal import GRID, Journal, words
 from controller.knowledge import knowledge
 from controller.lineup import Lineup, line_up
 from controller.mixing import fill_key, tail_key
 from controller.outlook import what_if
-from controller.planner import Allocation, expected, uniform
+from controller.planner import Allocation, drafted_rows, expected, uniform
 from controller.precedence import check_setting, room_of, rule_for
 from controller.pricing import Price, Pricing
 from controller.probing import Probe, Probing
 from controller.roster import Roster
 from controller.schedule import at_batch
 from controller.settling import Settled, Settling
+from controller.static_choices import StaticStep, static_steps
+from controller.step_records import StepRecords
 from controller.usable import is_known
 
 ROW_COST_ROWS = 4
@@ -85,12 +90,14 @@ class AdaptiveController:
         self._explorer = Explorer(self._probing)
         self._attention = Attention()
         self._harm = HarmGuard()
+        self._ledger = HarmLedger(GRID)
         self._request_guard = RequestGuard()
         self._credit = Credit(self.acceptance, self._request_guard)
         self._in_flight: OrderedDict[int, Planned] = OrderedDict()
         self._allotter = Allotter()
         self._pricing = Pricing()
         self._drifted = False
+        self._steps = StepRecords(clock)
 
     # --- settings -----------------------------------------------------------------------------
 
@@ -136,6 +143,7 @@ class AdaptiveController:
             self.acceptance.forget_drafter(key)
         self._credit.promises.forget(name)
         self.cost.forget_drafter(name)
+        self._ledger.forget(name)
         self._probing.forget(name)
         self._explorer.reset()
         self._journal.relist(self._roster.plans, f"The drafter {name} was unloaded.")
@@ -168,6 +176,8 @@ class AdaptiveController:
             self._attention.rested()
             if not offers:
                 self._note(batch.step, RESTED)
+                if self._steps.draws():
+                    self._draw_rested(batch)
                 return Plan(self._allotter.plain(batch))
         self.acceptance.meet(batch.requests)
         n = len(batch.requests)
@@ -196,6 +206,7 @@ class AdaptiveController:
                 blocks=blocks,
                 models=self._roster.models,
                 tails=self._roster.tails,
+                promised=self._credit.promises.promised(price.per_row, self._roster.models),
             )
 
         settling = Settling(batch, setting, self.cost, context_tokens, alone_ms, price, line)
@@ -208,7 +219,8 @@ class AdaptiveController:
         probe = self._probe(lineup, reachable, best, setting, batch)
         lengths = best.lengths if probe is None else probe.lengths
         swaps = () if probe is None else probe.swaps
-        allotments = self._allotter.allot(batch, lineup, settled.placed, lengths, swaps)
+        barred = best.barred and not (probe is not None and probe.whole)
+        allotments = self._allotter.allot(batch, lineup, settled.placed, lengths, swaps, barred)
         base_ms, everybody = costs.item(0), lineup.all
         asked = self._asked(setting) if looks else ()
         counts = lineup.offered.counts() if asked else {}
@@ -229,7 +241,7 @@ class AdaptiveController:
             limited=limited,
         )
         if probe is not None:
-            sample.tokens, sample.ms = expected(costs, tokens, free, lengths)
+            sample.tokens, sample.ms = expected(costs, tokens, free, lengths, barred)
             if swaps:
                 drafted = int(np.add.reduce(lengths))
                 more = sum([swap.allotment.length for swap in swaps])
@@ -237,12 +249,17 @@ class AdaptiveController:
                 sample.ms += probe.ms + reachable.item(drafted + more) - reachable.item(drafted)
         if self._journal.looks(setting):
             sample.grid = self._grid(settled, batch, context_tokens, alone_ms)
+            if self._ledger.due:
+                self._look(lineup.offered, n, context_tokens, room, alone_ms)
         sample.count(allotments)
         # Drafts for the sake of the target need not pay for looking.
         if looks and not (limited is not None and limited.by_target is not None and best.rows):
             self._attention.looked(n, best.tokens * base_ms / tokens - best.ms, base_ms)
         self._pricing.learn(best.goodput * alone_ms / n)
-        self._remember(batch, lineup, sample, allotments, base_ms, looks)
+        spared = 0.0
+        if barred:
+            spared = float(np.add.reduce(lengths)) - drafted_rows(free, lengths, barred)
+        self._remember(batch, lineup, sample, allotments, base_ms, looks, spared)
         probed = frozenset[int]()
         if probe is not None:
             changed = free.requests[lengths != best.lengths].tolist()
@@ -259,7 +276,27 @@ class AdaptiveController:
             self._harm,
             self._roster.models,
         )
+        if self._steps.draws():
+            self._draw(batch, sample, price.per_row, probe is not None)
         return Plan(allotments, decision, probed)
+
+    def _draw(self, batch: BatchView, sample: Sample, price: float, probe: bool) -> None:
+        """Record this step."""
+        current = self._journal.ledger.current
+        name = current.id if current is not None else ""
+        self._steps.planned(batch, sample, price, probe, self._harm.active, name)
+
+    def _draw_rested(self, batch: BatchView) -> None:
+        """Record this step, in which nobody looks for drafts."""
+        n = len(batch.requests)
+        context_tokens = sum([request.context_len for request in batch.requests])
+        verify_ms, row_ms = self.cost.row_ms(n, ROW_COST_ROWS * n, context_tokens)
+        alone_ms = verify_ms + self.cost.overhead_ms(n, False)
+        price = self._pricing.at(n, alone_ms, row_ms).per_row
+        row_cost, ms = row_ms * n / alone_ms, alone_ms - (self._attention.look_ms(n) or 0.0)
+        context = context_tokens / n
+        sample = Sample(n, n, context, 0, 0, None, row_cost, ms, n, tokens=n, ms=ms)
+        self._draw(batch, sample, price, False)
 
     def _asked(self, setting: Setting) -> Sequence[str]:
         """Who is asked for drafts for the requests that have no wish."""
@@ -287,6 +324,22 @@ class AdaptiveController:
             for code in shown.present()
         }
 
+    def _look(
+        self, offered: Choices, n: int, context_tokens: int, room: int, alone_ms: float
+    ) -> None:
+        """Tell the harm ledger what static choices would give in a step of n requests."""
+        steps = static_steps(
+            self._roster.enabled_in_order,
+            offered,
+            StaticStep(n, n, alone_ms),
+            context_tokens,
+            room,
+            GRID,
+            self.cost,
+            self.acceptance.evidence,
+        )
+        self._ledger.look(n, alone_ms - (self._attention.look_ms(n) or 0.0), steps)
+
     def _probe(
         self,
         lineup: Lineup,
@@ -311,6 +364,8 @@ class AdaptiveController:
             probe = self._probing.select(free, costs[: extra + 1], best)
         if probe is None:
             probe = self._explorer.select(lineup, costs, best, ids)
+        if probe is None and best.barred:
+            probe = self._probing.whole(free, costs, best)
         if probe is not None and probe.idle:
             self._journal.probed(probe.idle)
         return probe
@@ -323,15 +378,17 @@ class AdaptiveController:
         allotments: Sequence[Allotment],
         base_ms: float,
         looked: bool,
+        spared: float,
     ) -> None:
-        """What crediting the step will need. base_ms: of the step without the free choices."""
-        price, rows = 0.0, sum([total for _, total in sample.drafts.values()])
+        """What crediting the step will need. base_ms: of the step without the free choices; spared:
+        rows that bars are expected to keep out."""
+        price, rows = 0.0, sum([total for _, total in sample.drafts.values()]) - spared
         forced: frozenset[int] = frozenset()
         if lineup.fixed:
             requests, places = batch.requests, lineup.all.requests
             forced = frozenset([requests[places.item(i)].id for i, _ in lineup.fixed])
             rows -= sum([a.length + a.tail_length for a in allotments if a.request in forced])
-        if rows:
+        if rows > 0.0:
             extra_ms = max(0.0, sample.ms - base_ms)
             price = extra_ms / rows * sample.requests / base_ms
         tails = {}
@@ -349,6 +406,7 @@ class AdaptiveController:
     def observe(self, outcome: StepOutcome) -> None:
         planned = self._in_flight.pop(outcome.step, None)
         self._journal.ledger.add(outcome)
+        self._steps.observe(outcome)
         self._guard(outcome, planned)
         looked = planned is None or planned.looked
         self.cost.observe(outcome, looked)
@@ -375,6 +433,7 @@ class AdaptiveController:
         plain -= self._attention.look_ms(n) or 0.0
         tokens = sum(r.committed for r in outcome.per_request)
         real = outcome.verify_ms + outcome.draft_ms + outcome.overhead_ms
+        self._ledger.add(tokens, real, plain * tokens / n, outcome.rows > n)
         # A step that only catches up or follows the text drafts nothing, and is not free.
         drafting = outcome.rows > n
         if not drafting and outcome.proposals:
@@ -391,6 +450,12 @@ class AdaptiveController:
 
     def take_decisions(self) -> list[Decision]:
         return self._journal.ledger.take()
+
+    def take_step_records(self) -> list[StepRecord]:
+        return self._steps.take()
+
+    def harm_totals(self) -> HarmTotals:
+        return self._ledger.totals()
 
     def what_if(self, batch_size: int, context_len: int) -> WhatIf:
         """Predicted goodput of uniform lengths, at the recent share of requests with a draft.
@@ -426,6 +491,7 @@ class AdaptiveController:
             "probing": self._probing.report(),
             "attention": self._attention.report(),
             "guard": self._harm.report(),
+            "ledger": self._ledger.report(),
             "recent": dict(self._journal.regime.inputs()),
             "decisions": self._journal.ledger.count,
             "current": summary(current) if current else None,

@@ -72,6 +72,8 @@ class Ledger:
             guard=guard,
             predicted_goodput=chosen.goodput,
             requests=requests,
+            predicted_tokens=chosen.predicted_tokens,
+            predicted_ms=chosen.predicted_ms,
         )
         if old is not None:
             old.closed = True
@@ -81,18 +83,16 @@ class Ledger:
         return decision
 
     def add(self, outcome: StepOutcome) -> None:
-        """Credit a step to the decision it ran under. Of a step that carries prefill rows the
-        verify time counts by the decoding requests' share of rows."""
+        """Credit a step to the decision it ran under."""
         decision = self.current
         if decision is None:
             return
         if outcome.step < decision.step and self._previous is not None:
             decision = self._previous
-        share = outcome.rows / max(outcome.rows + outcome.prefill_rows, 1)
         realised = decision.realised
         realised.steps += 1
         realised.tokens += sum(r.committed for r in outcome.per_request)
-        realised.ms += outcome.verify_ms * share + outcome.draft_ms + outcome.overhead_ms
+        realised.ms += decoding_ms(outcome)
         self._touch(decision)
 
     def take(self) -> list[Decision]:
@@ -108,6 +108,13 @@ class Ledger:
         self._touched[decision.id] = decision
         if len(self._touched) > KEPT:
             self._touched.popitem(last=False)
+
+
+def decoding_ms(outcome: StepOutcome) -> float:
+    """What a step took for its decoding requests. Where it carries prefill rows, the verify time
+    counts by these requests' share of rows."""
+    share = outcome.rows / max(outcome.rows + outcome.prefill_rows, 1)
+    return outcome.verify_ms * share + outcome.draft_ms + outcome.overhead_ms
 
 
 def summary(decision: Decision) -> dict[str, Any]:

@@ -238,6 +238,12 @@ class Regime:
         return math.log((max(now, 0.0) + offset) / (max(before, 0.0) + offset))
 
 
+def rate_error(rate: float, evidence: float) -> float:
+    """Relative standard error of a rate of acceptance seen in `evidence` drafts."""
+    rate = min(max(rate, 0.01), 0.99)
+    return math.sqrt((1.0 - rate) / (rate * (evidence + 1.0)))
+
+
 def candidate(
     drafter: str,
     length: float,
@@ -251,9 +257,7 @@ def candidate(
 ) -> Candidate:
     """A candidate with its 90 % interval. gained: expected accepted tokens, whose relative error
     is that of the first position's rate over `evidence` drafts; spread: relative error of ms."""
-    rate = min(max(first, 0.01), 0.99)
-    error = math.sqrt((1.0 - rate) / (rate * (evidence + 1.0)))
-    relative = math.hypot(error * gained / tokens, spread)
+    relative = math.hypot(rate_error(first, evidence) * gained / tokens, spread)
     goodput = 1000.0 * tokens / ms
     return Candidate(
         drafter=drafter,

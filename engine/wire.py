@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from controller.contract import Decision, Mode, Wish
+from controller.contract import Decision, HarmTotals, Mode, StepRecord, Wish
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 
@@ -534,7 +534,8 @@ class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
     time: seconds since the epoch. tokens counts all output tokens; drafted_tokens those of them
     that were accepted drafts. tpot_ms: mean time per output token and request over the interval,
     None when nothing decoded. prefix_*: prompt tokens looked up in the prefix cache and found
-    there. decisions: opened or updated since the last snapshot."""
+    there. decisions: opened or updated since the last snapshot. step_records: sampled since
+    then. harm: since the controller's start."""
 
     time: float
     interval_s: float
@@ -559,6 +560,8 @@ class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
     preemptions: int = 0
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
+    step_records: tuple[StepRecord, ...] = ()
+    harm: HarmTotals | None = None
 
 
 class Recorded(msgspec.Struct, frozen=True, tag="recorded"):

@@ -179,10 +179,35 @@ def realised_goodput(decision: Json) -> float | None:
 
 def outcome(decision: Json) -> str:
     """Measured against predicted goodput in percent, `+4 %`."""
-    predicted, measured = decision.get("predicted_goodput"), realised_goodput(decision)
+    return difference(decision.get("predicted_goodput"), realised_goodput(decision))
+
+
+def difference(predicted: Any, measured: Any) -> str:
+    """A measured value against the predicted one in percent, `+4 %`; a dash without either."""
     if not predicted or measured is None:
         return MISSING
     return f"{100 * (measured / predicted - 1):+.0f} %"
+
+
+def step_rows(decision: Json) -> list[Row]:
+    """What a step of a decision's plan was predicted to give and what it gave, a row for tokens,
+    milliseconds and their ratio; None where nothing was predicted (a server of an earlier version)
+    or no step has run."""
+    realised = decision.get("realised") or {}
+    pairs = {
+        "Tokens per step": (decision.get("predicted_tokens"), realised.get("tokens_per_step")),
+        "Step (ms)": (decision.get("predicted_ms"), realised.get("ms_per_step")),
+        "Goodput (tokens/s)": (decision.get("predicted_goodput"), realised_goodput(decision)),
+    }
+    return [
+        {
+            "One step": name,
+            "Predicted": predicted,
+            "Measured": measured,
+            "Difference": difference(predicted, measured),
+        }
+        for name, (predicted, measured) in pairs.items()
+    ]
 
 
 def decision_rows(decisions: Iterable[Json]) -> list[Row]:

@@ -12,7 +12,7 @@ from litestar.exceptions import InternalServerException
 from litestar.params import FromPath
 
 from app.admin.stored import database_away
-from app.corpora.library import NoRoom
+from app.corpora.shelf import NoRoom
 from app.corpora.upload import NAME, BadUpload, Upload, read_upload
 from app.db.errors import DatabaseError
 from app.errors import ApiError, ClientGone, bad_request, engine_error

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from app.realised import realised_view
 from controller.contract import Decision
 
 KEEP = 500
@@ -63,5 +64,5 @@ class Ledger:
 def as_dict(decision: Decision) -> dict[str, Any]:
     """A decision as the API shows it."""
     shown = msgspec.to_builtins(decision)
-    shown["realised"]["goodput"] = decision.realised.goodput
+    shown["realised"] = realised_view(decision.realised)
     return shown

@@ -1,4 +1,4 @@
-"""Decisions, requests, series and audit: what is read back from memory and the database."""
+"""Decisions, steps, requests, series and audit: what is read back from memory and the database."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from litestar import get
 from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
+from app.admin.calibration import calibration
 from app.admin.stored import database_away, stored
 from app.db import queries
 from app.db.errors import DatabaseError
@@ -58,6 +59,22 @@ async def decisions(
     more = len(found) > limit
     found = found[:limit]
     return {"decisions": found, "next": found[-1]["id"] if more else None}
+
+
+@get("/api/step-records", opt={"scope": "admin:read"}, operation_id="StepRecords", tags=["admin"])
+async def step_records(
+    service: NamedDependency[Service], limit: Limit = 50, before: Filter = None
+) -> dict[str, Any]:
+    """Sampled steps, newest first. `next` is what to give as `before` for the page after this one;
+    calibration: the errors of this page's predictions."""
+    found = await stored(queries.step_records(service.database, limit + 1, before))
+    more = len(found) > limit
+    found = found[:limit]
+    return {
+        "step_records": found,
+        "next": found[-1]["id"] if more else None,
+        "calibration": calibration(found),
+    }
 
 
 @get("/api/requests", opt={"scope": "admin:read"}, operation_id="Requests", tags=["admin"])

@@ -1,4 +1,4 @@
-"""Reads for the operator surface: decisions, requests and audit log; series comes along.
+"""Reads for the operator surface: decisions, steps, requests and audit log; series comes along.
 
 Rows come back as JSON-able dicts, newest first. `before` is the id of the last row of the page
 before. All raise DatabaseError while the database is away.
@@ -16,8 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from app.db import tables
 from app.db.errors import translated
 from app.db.series import series
+from app.realised import realised_view
+from controller.contract import Realised
 
-__all__ = ["audit", "decisions", "requests", "series"]
+__all__ = ["audit", "decisions", "requests", "series", "step_records"]
 
 Row = dict[str, Any]
 
@@ -48,6 +50,14 @@ async def decisions(
         where.append(_contains(engine, table.c.requests, request))
     rows = await _page(engine, table, limit, before, where, before_time)
     return [_decision(row) for row in rows]
+
+
+async def step_records(
+    engine: AsyncEngine, limit: int = 50, before: str | None = None
+) -> list[Row]:
+    """Sampled steps in the shape of GET /api/step-records."""
+    rows = await _page(engine, tables.step_records, limit, before, [])
+    return [{"time": row.pop("ts"), **row} for row in rows]
 
 
 async def requests(
@@ -105,11 +115,6 @@ def _contains(engine: AsyncEngine, column: sa.Column[Any], value: int) -> sa.Col
 
 
 def _decision(row: Row) -> Row:
-    ms, tokens = row.pop("realised_ms"), row.pop("realised_tokens")
-    realised = {
-        "steps": row.pop("realised_steps"),
-        "tokens": tokens,
-        "ms": ms,
-        "goodput": 1000.0 * tokens / ms if ms > 0 else 0.0,
-    }
+    steps, tokens = row.pop("realised_steps"), row.pop("realised_tokens")
+    realised = realised_view(Realised(steps, tokens, row.pop("realised_ms")))
     return {**row, "time": row["ts"], "realised": realised}

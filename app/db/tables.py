@@ -159,9 +159,33 @@ decisions = sa.Table(
     _count("realised_tokens"),
     _number("realised_ms"),
     sa.Column("closed", sa.Boolean, nullable=False),
+    _number("predicted_tokens", null=True),
+    _number("predicted_ms", null=True),
     sa.Index(None, "ts", "id"),
     sa.Index(None, "reason", "ts"),
     sa.Index(None, "drafter", "ts"),
+)
+
+step_records = sa.Table(
+    "step_records",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    _number("ts"),
+    _text("model", 200),
+    _count("step"),
+    _count("requests"),
+    _number("context"),
+    _count("prefill_rows"),
+    sa.Column("drafts", JSON, nullable=False),
+    _number("predicted_tokens", null=True),
+    _number("predicted_ms", null=True),
+    _count("realised_tokens"),
+    _number("realised_ms"),
+    _number("price", null=True),
+    sa.Column("probe", sa.Boolean, nullable=False),
+    _text("guard", 64, null=True),
+    _text("decision", 64),
+    sa.Index(None, "ts", "id"),
 )
 
 api_keys = sa.Table(

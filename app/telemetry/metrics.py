@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from controller.contract import HarmTotals
 from engine.wire import Failed, Finished, Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -125,6 +126,19 @@ class Metrics:
             ["model", "policy", "ab_policy"],
             registry=registry,
         )
+        self._harm_tokens = Gauge(
+            "paceline_harm_ledger_tokens",
+            "Tokens committed in the steps of the harm ledger, since the controller's start.",
+            ["model"],
+            registry=registry,
+        )
+        self._harm_seconds = Gauge(
+            "paceline_harm_ledger_seconds",
+            "What they took (real), would have taken without drafts (plain), and at most with the "
+            "best drafter at one length (static).",
+            ["model", "clock"],
+            registry=registry,
+        )
         self._running = _gauges(
             registry, "requests_running", "Requests in the batch.", "num_requests_running", model
         )
@@ -158,6 +172,7 @@ class Metrics:
         self._policy.clear()
         controller = snapshot.controller
         self._policy.labels(self._model, controller.policy, controller.ab_policy).set(1)
+        self._observe_harm(snapshot.harm)
         for drafter in snapshot.drafters:
             if (memory := drafter.memory) is not None:
                 labels = (self._model, drafter.name)
@@ -176,6 +191,17 @@ class Metrics:
             _add(self._accepted_tokens, cell.accepted)
             for position, accepted in enumerate(cell.accepted_at):
                 _add(self._accepted_at, accepted, str(position))
+
+    def _observe_harm(self, harm: HarmTotals | None) -> None:
+        """Nothing is told of a controller that keeps no ledger."""
+        self._harm_tokens.clear()
+        self._harm_seconds.clear()
+        if harm is None:
+            return
+        self._harm_tokens.labels(self._model).set(harm.tokens)
+        clocks = (("real", harm.real_s), ("plain", harm.plain_s), ("static", harm.static_s))
+        for clock, seconds in clocks:
+            self._harm_seconds.labels(self._model, clock).set(seconds)
 
     def observe_finished(self, event: Finished | Failed) -> None:
         """Add one ended request."""

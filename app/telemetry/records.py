@@ -13,8 +13,8 @@ from typing import Any, Literal
 import msgspec
 import sqlalchemy as sa
 
-from app.db.tables import api_keys, audit_log, decisions, metadata, requests
-from controller.contract import Decision
+from app.db.tables import api_keys, audit_log, decisions, metadata, requests, step_records
+from controller.contract import Decision, StepRecord
 from engine.wire import Snapshot
 
 Row = dict[str, Any]
@@ -107,6 +107,35 @@ def decision_line(decision: Decision, model: str) -> bytes:
             "realised_tokens": decision.realised.tokens,
             "realised_ms": decision.realised.ms,
             "closed": decision.closed,
+            "predicted_tokens": decision.predicted_tokens,
+            "predicted_ms": decision.predicted_ms,
+        },
+    )
+
+
+def step_record_line(record: StepRecord, model: str) -> bytes:
+    return line(
+        step_records,
+        {
+            "id": record.id,
+            "ts": record.time,
+            "model": model,
+            "step": record.step,
+            "requests": record.requests,
+            "context": record.context,
+            "prefill_rows": record.prefill_rows,
+            "drafts": {
+                name: {"requests": requests, "tokens": tokens}
+                for name, (requests, tokens) in record.drafts.items()
+            },
+            "predicted_tokens": record.predicted_tokens,
+            "predicted_ms": record.predicted_ms,
+            "realised_tokens": record.realised_tokens,
+            "realised_ms": record.realised_ms,
+            "price": record.price,
+            "probe": record.probe,
+            "guard": record.guard,
+            "decision": record.decision,
         },
     )
 

@@ -16,6 +16,7 @@ from app.db.tables import (
     engine_aggregates,
     requests,
     step_aggregates,
+    step_records,
 )
 from app.telemetry.merge import merge_rows
 
@@ -25,6 +26,7 @@ DAY = 86_400
 KEEP_S = {"1s": DAY, "1m": 30 * DAY, "1h": 365 * DAY}
 KEEP_REQUESTS_S = 30 * DAY
 KEEP_DECISIONS_S = 90 * DAY
+KEEP_STEP_RECORDS_S = 7 * DAY
 KEEP_AUDIT_S = 365 * DAY
 
 SETTLE_S = 10
@@ -103,6 +105,7 @@ async def delete_old(engine: AsyncEngine, now: float) -> int:
     for column, keep in (
         (requests.c.ts, KEEP_REQUESTS_S),
         (decisions.c.ts, KEEP_DECISIONS_S),
+        (step_records.c.ts, KEEP_STEP_RECORDS_S),
         (audit_log.c.ts, KEEP_AUDIT_S),
     ):
         deleted += await _delete_before(engine, column, now - keep)

@@ -107,10 +107,13 @@ class Writer:
         self._record(lambda: [records.key_use_line(key_id, when)])
 
     def record_snapshot(self, snapshot: Snapshot) -> None:
-        """Stores the snapshot's aggregates, and its decisions with their outcome so far."""
+        """Stores the snapshot's aggregates, its decisions with their outcome so far, and its
+        sampled steps."""
         self._record(lambda: self._second.add(snapshot))
         for decision in snapshot.decisions:
             self._record(lambda d=decision: [records.decision_line(d, self._model)])
+        for step in snapshot.step_records:
+            self._record(lambda s=step: [records.step_record_line(s, self._model)])
 
     def status(self) -> WriterStatus:
         return {

@@ -24,6 +24,7 @@ from controller.contract import (
     RequestOutcome,
     Setting,
     StepOutcome,
+    StepRecord,
     WhatIf,
     Wish,
 )
@@ -305,6 +306,12 @@ class Policy(ABC):
 
     def take_decisions(self) -> list[Decision]:
         return self._recorder.ledger.take()
+
+    def take_step_records(self) -> list[StepRecord]:
+        return []
+
+    def harm_totals(self) -> None:
+        return None
 
     def what_if(self, batch_size: int, context_len: int) -> WhatIf:
         """Predicted goodput of uniform lengths, whatever the policy itself would choose.

@@ -17,10 +17,12 @@ from controller.contract import (
     BatchView,
     Decision,
     DrafterInfo,
+    HarmTotals,
     Offer,
     Plan,
     Setting,
     StepOutcome,
+    StepRecord,
     WhatIf,
     Wish,
 )
@@ -164,6 +166,14 @@ class Split:
             for one in arm.controller.take_decisions()
         ]
         return sorted(found, key=lambda one: one.id)
+
+    def take_step_records(self) -> list[StepRecord]:
+        found = [one for arm in self.arms for one in arm.controller.take_step_records()]
+        return sorted(found, key=lambda one: one.id)
+
+    def harm_totals(self) -> HarmTotals | None:
+        """Arm A's: like its report."""
+        return self.arms[0].controller.harm_totals()
 
     def what_if(self, batch_size: int, context_len: int) -> WhatIf:
         """By what arm A has learned."""

@@ -14,10 +14,12 @@ from controller.contract import (
     Controller,
     Decision,
     DrafterInfo,
+    HarmTotals,
     Offer,
     Plan,
     Setting,
     StepOutcome,
+    StepRecord,
     WhatIf,
 )
 from controller.policies import ADAPTIVE, NAMES, PolicyInputs, check_options, make
@@ -25,7 +27,7 @@ from controller.policies.arm import Arm
 from controller.policies.options import OptionError, parse_options
 from controller.policies.split import Split
 
-DECISIONS_KEPT = 256
+DECISIONS_KEPT, STEPS_KEPT = 256, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class Switchable:
         }
         self._disabled: set[str] = set()
         self._kept: list[Decision] = []
+        self._kept_steps: list[StepRecord] = []
         self._open: dict[object, Decision] = {}
         """By arm, as last told: what a switch closes."""
         self.choice = choice
@@ -66,6 +69,7 @@ class Switchable:
         beginning with the field and a colon, leaves everything as it was."""
         made = self._made(choice, self.controller.setting)
         self._kept = self.take_decisions()[-DECISIONS_KEPT:]
+        self._kept_steps = self.take_step_records()[-STEPS_KEPT:]
         told = {one.id for one in self._kept}
         for one in self._open.values():
             one.closed = True
@@ -158,6 +162,13 @@ class Switchable:
             if not one.closed:  # it takes the place of the one that it closed
                 self._open[one.inputs.get("arm")] = one
         return kept + found
+
+    def take_step_records(self) -> list[StepRecord]:
+        kept, self._kept_steps = self._kept_steps, []
+        return kept + self.controller.take_step_records()
+
+    def harm_totals(self) -> HarmTotals | None:
+        return self.controller.harm_totals()
 
     def what_if(self, batch_size: int, context_len: int) -> WhatIf:
         return self.controller.what_if(batch_size, context_len)

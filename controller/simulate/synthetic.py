@@ -15,6 +15,8 @@ from controller.simulate.texts import LONGEST, Numbers, Text
 
 SHORT_MATCH = 3
 MEAN_MATCH = 5.0
+PROMPT, OUTPUT = 200, 250
+"""Mean tokens of a text where nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,8 @@ class Recipe:
     rise."""
 
     drafters: dict[str, Rates]
-    prompt: int = 200
-    output: int = 250
+    prompt: int = PROMPT
+    output: int = OUTPUT
     breaks: Sequence[tuple[int, dict[str, Rates]]] = field(default_factory=tuple)
 
     def __post_init__(self) -> None:
@@ -60,7 +62,7 @@ class Recipe:
                     )
 
 
-def make_texts(recipe: Recipe, count: int, seed: int) -> list[Text]:
+def make_texts(recipe: Recipe, count: int, seed: int | Sequence[int]) -> list[Text]:
     """`count` texts with lengths of half to one and a half times the mean."""
     rng = np.random.default_rng(seed)
     texts: list[Text] = []
@@ -69,6 +71,19 @@ def make_texts(recipe: Recipe, count: int, seed: int) -> list[Text]:
         prompt = int(rng.integers(max(recipe.prompt // 2, 1), recipe.prompt * 3 // 2 + 1))
         texts.append(_text(recipe, prompt, length, rng))
     return texts
+
+
+def mixed_texts(recipes: Sequence[Recipe], count: int, seed: int) -> list[Text]:
+    """`count` texts, one of each recipe in turn. ValueError where some would have none."""
+    if len(recipes) == 1:
+        return make_texts(recipes[0], count, seed)
+    if count < len(recipes):
+        raise ValueError(f"count: {count} texts are too few for {len(recipes)} recipes")
+    kinds = [
+        make_texts(recipe, len(range(number, count, len(recipes))), [seed, number])
+        for number, recipe in enumerate(recipes)
+    ]
+    return [kinds[at % len(kinds)][at // len(kinds)] for at in range(count)]
 
 
 def _text(recipe: Recipe, prompt: int, length: int, rng: np.random.Generator) -> Text:

@@ -75,6 +75,22 @@ def test_a_plan_beyond_the_limit_is_priced_as_it_is() -> None:
     assert "MATCH" not in reasons
 
 
+# --- predicted and measured steps -----------------------------------------------------------------
+
+
+def test_a_decision_says_what_a_step_gives_and_takes_and_then_what_it_did() -> None:
+    world = simulate(rates=lambda step: (0.8, 0.9)).run(600)
+    world.controller.configure(Setting("pinned", "ngram", 4))
+    world.run(400)
+    (last,) = [one for one in world.controller.take_decisions() if one.reason == "OPERATOR"]
+    assert last.predicted_tokens is not None
+    assert last.predicted_ms is not None
+    assert last.predicted_goodput == pytest.approx(1000 * last.predicted_tokens / last.predicted_ms)
+    assert last.realised.steps == 400
+    assert last.realised.tokens_per_step == pytest.approx(last.predicted_tokens, rel=0.15)
+    assert last.realised.ms_per_step == pytest.approx(last.predicted_ms, rel=0.1)
+
+
 # --- reasons --------------------------------------------------------------------------------------
 
 

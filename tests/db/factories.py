@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.telemetry.records import RequestRecord
-from controller.contract import Candidate, Decision, Realised
+from controller.contract import Candidate, Decision, Realised, StepRecord
 from engine.wire import Cell, ControllerState, Snapshot
 
 
@@ -57,8 +57,30 @@ class Make:
             predicted_goodput=155.0,
             requests=(number, number + 1),
             realised=Realised(steps, 3 * steps, 20.0 * steps),
+            predicted_tokens=3.1,
+            predicted_ms=20.0,
         )
         return replace(decision, **changes)
+
+    def step_record(self, number: int, **changes: Any) -> StepRecord:
+        record = StepRecord(
+            id=f"step_{number:06d}",
+            step=number,
+            time=self.time + number,
+            requests=3,
+            context=210.5,
+            prefill_rows=0,
+            drafts={"ngram": (2, 7)},
+            predicted_tokens=5.0,
+            predicted_ms=20.0,
+            realised_tokens=4,
+            realised_ms=21.0,
+            price=0.06,
+            probe=False,
+            guard=None,
+            decision="dec_000001",
+        )
+        return replace(record, **changes)
 
     def cell(self, drafter: str = "ngram", draft_length: int = 2, steps: int = 10) -> Cell:
         if drafter == "none":

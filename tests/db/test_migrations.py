@@ -21,7 +21,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy.engine import make_url
 
-from app.db import tables
+from app.db import queries, tables
 from app.db.engine import create_engine
 from app.db.errors import DatabaseError
 from app.db.migrate import _LOCK, _config, current, downgrade, head, upgrade
@@ -122,6 +122,32 @@ async def test_cached_tokens_come_and_go_without_the_rest_of_a_request(empty_url
     assert await rows("steps") == [("a", 9, 0), ("b", 9, 0)]
     assert await indexes() == before
     assert len(before) == 3
+
+
+async def test_decisions_of_an_earlier_schema_are_read_without_predicted_steps(
+    empty_url: str,
+) -> None:
+    columns = (
+        "id, ts, model, step, drafter, draft_length, previous_drafter, previous_draft_length, "
+        "inputs, candidates, reason, sentence, requests, realised_steps, realised_tokens, "
+        "realised_ms, closed"
+    )
+    values = (
+        "'a', 1.5, 'm', 7, 'ngram', 4.0, 'none', 0.0, '{}', '[]', 'START', 's', '[1]', 2, 6, "
+        "40.0, false"
+    )
+    upgrade(empty_url, "0004")
+    engine = create_engine(empty_url)
+    async with engine.begin() as connection:
+        await connection.exec_driver_sql(f"INSERT INTO decisions ({columns}) VALUES ({values})")
+    upgrade(empty_url)
+    (row,) = await queries.decisions(engine)
+    await engine.dispose()
+    assert (row["predicted_tokens"], row["predicted_ms"]) == (None, None)
+    assert (row["realised"]["tokens_per_step"], row["realised"]["ms_per_step"]) == (3.0, 20.0)
+    assert downgrade(empty_url, "0004") == "0004"
+    left = await inspect(empty_url, lambda c: c.execute(sa.text("SELECT id FROM decisions")).all())
+    assert [tuple(one) for one in left] == [("a",)]
 
 
 def test_processes_that_start_together_migrate_once(empty_url: str) -> None:

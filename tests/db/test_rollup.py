@@ -192,7 +192,7 @@ async def test_each_table_keeps_rows_for_its_time(
     monkeypatch.setattr(rollup, "DELETE_ROWS", 4)  # several pages
     now = START + 400 * DAY
     writer = Writer(engine, tmp_path / "spill")
-    ages = {"requests": 30, "decisions": 90, "audit_log": 365}
+    ages = {"requests": 30, "decisions": 90, "step_records": 7, "audit_log": 365}
     for number in range(10):
         for sign, side in ((1, "old"), (-1, "new")):
             key = number if side == "old" else 100 + number
@@ -208,7 +208,8 @@ async def test_each_table_keeps_rows_for_its_time(
                 )
             )
             decision = make.decision(key, time=age["decisions"])
-            writer.record_snapshot(make.snapshot(0, decisions=(decision,)))
+            step = make.step_record(key, time=age["step_records"])
+            writer.record_snapshot(make.snapshot(0, decisions=(decision,), step_records=(step,)))
     await writer.stop()
 
     deleted = await delete_old(engine, now)
@@ -217,8 +218,11 @@ async def test_each_table_keeps_rows_for_its_time(
         f"req_{100 + number:06d}" for number in range(10)
     ]
     assert len(await fetch(engine, tables.decisions)) == 10
+    assert [row["id"] for row in await fetch(engine, tables.step_records)] == [
+        f"step_{100 + number:06d}" for number in range(10)
+    ]
     assert {row["id"][:3] for row in await fetch(engine, tables.audit_log)} == {"new"}
-    assert deleted == 30 + 1  # and the second all snapshots fell into
+    assert deleted == 40 + 1  # and the second all snapshots fell into
 
 
 async def test_many_rows_of_one_moment_are_deleted(

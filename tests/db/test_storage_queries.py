@@ -65,11 +65,60 @@ async def test_decisions_come_in_the_shape_of_the_api(
     await store(engine, tmp_path, make.snapshot(0, decisions=(make.decision(1, 2),)))
     (row,) = await queries.decisions(engine)
     assert row["time"] == START + 1
-    assert row["realised"] == {"steps": 2, "tokens": 6, "ms": 40.0, "goodput": 150.0}
+    assert row["realised"] == {
+        "steps": 2,
+        "tokens": 6,
+        "ms": 40.0,
+        "goodput": 150.0,
+        "tokens_per_step": 3.0,
+        "ms_per_step": 20.0,
+    }
+    assert (row["predicted_tokens"], row["predicted_ms"]) == (3.1, 20.0)
     assert row["requests"] == [1, 2]
     assert row["runner_up"]["drafter"] == "none"
     assert (row["closed"], row["guard"]) == (False, None)
     assert row["inputs"] == {"batch": 2, "acceptance": [0.8, 0.7]}
+
+
+async def test_step_records_come_in_the_shape_of_the_api_and_page_by_page(
+    engine: AsyncEngine, tmp_path: Path, make: Make
+) -> None:
+    made = tuple(make.step_record(number) for number in range(7))
+    await store(engine, tmp_path, make.snapshot(0, step_records=made))
+    first = await queries.step_records(engine, 3)
+    assert [row["step"] for row in first] == [6, 5, 4]
+    assert [row["step"] for row in await queries.step_records(engine, 9, first[-1]["id"])] == [
+        3,
+        2,
+        1,
+        0,
+    ]
+    assert first[0] == {
+        "id": "step_000006",
+        "time": START + 6,
+        "model": "m",
+        "step": 6,
+        "requests": 3,
+        "context": 210.5,
+        "prefill_rows": 0,
+        "drafts": {"ngram": {"requests": 2, "tokens": 7}},
+        "predicted_tokens": 5.0,
+        "predicted_ms": 20.0,
+        "realised_tokens": 4,
+        "realised_ms": 21.0,
+        "price": 0.06,
+        "probe": False,
+        "guard": None,
+        "decision": "dec_000001",
+    }
+
+
+async def test_a_step_record_that_comes_twice_is_stored_once(
+    engine: AsyncEngine, tmp_path: Path, make: Make
+) -> None:
+    snapshot = make.snapshot(0, step_records=(make.step_record(1), make.step_record(1)))
+    await store(engine, tmp_path, snapshot)
+    assert len(await queries.step_records(engine)) == 1
 
 
 async def test_decisions_are_filtered_and_paged(

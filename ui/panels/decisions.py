@@ -129,6 +129,16 @@ def _details(decision: dict[str, Any]) -> None:
     left, right = st.columns([1.5, 1], gap="medium")
     rows = shaping.candidate_rows(decision)
     with left:
+        st.html('<div class="pl-head">Predicted and measured</div>')
+        st.dataframe(
+            shaping.step_rows(decision),
+            key="table-steps",
+            hide_index=True,
+            column_config={
+                name: st.column_config.NumberColumn(format="%.2f")
+                for name in ("Predicted", "Measured")
+            },
+        )
         st.html('<div class="pl-head">Candidates</div>')
         if rows:
             st.altair_chart(

@@ -80,7 +80,7 @@ def test_more_than_a_run_takes_are_an_error_but_not_those_outside_of_its_time(
 )
 def test_a_line_that_is_no_arrival_is_named(tmp_path: Path, line: str, problem: str) -> None:
     text = HEAD + "2023-11-16 18:17:03.97,1,2\n" + line + "\n"
-    with pytest.raises(ValueError, match=rf"(?s)arrivals\.csv, line 3.*{problem}"):
+    with pytest.raises(ValueError, match=rf"(?s)arrivals\.csv: line 3.*{problem}"):
         read(tmp_path, text)
 
 
