@@ -17,7 +17,6 @@ from controller.averages import Sample
 from controller.choices import Choices, Table
 from controller.contract import (
     NONE,
-    Allotment,
     BatchView,
     Decision,
     DrafterInfo,
@@ -31,7 +30,7 @@ from controller.contract import (
     Wish,
 )
 from controller.cost import CostModel
-from controller.credit import RESTED, Credit, Planned
+from controller.credit import RESTED, Credit, Planned, planned_of
 from controller.decision import summary
 from controller.exploring import Explorer
 from controller.guards import HarmGuard, RequestGuard
@@ -41,15 +40,16 @@ from controller.knowledge import knowledge
 from controller.lineup import Lineup, line_up
 from controller.mixing import fill_key, tail_key
 from controller.outlook import what_if
-from controller.planner import Allocation, drafted_rows, expected, uniform
+from controller.planner import Allocation, drafted_rows, expected
 from controller.precedence import check_setting, room_of, rule_for
 from controller.pricing import Price, Pricing
 from controller.probing import Probe, Probing
 from controller.roster import Roster
 from controller.schedule import at_batch
-from controller.settling import Settled, Settling
+from controller.settling import Settling
 from controller.static_choices import StaticStep, static_steps
 from controller.step_records import StepRecords
+from controller.uniform_grid import uniform_grid
 from controller.usable import is_known
 
 ROW_COST_ROWS = 4
@@ -248,7 +248,7 @@ class AdaptiveController:
                 sample.tokens += probe.gain
                 sample.ms += probe.ms + reachable.item(drafted + more) - reachable.item(drafted)
         if self._journal.looks(setting):
-            sample.grid = self._grid(settled, batch, context_tokens, alone_ms)
+            sample.grid = uniform_grid(settled, batch, self.cost, context_tokens, alone_ms)
             if self._ledger.due:
                 self._look(lineup.offered, n, context_tokens, room, alone_ms)
         sample.count(allotments)
@@ -256,10 +256,11 @@ class AdaptiveController:
         if looks and not (limited is not None and limited.by_target is not None and best.rows):
             self._attention.looked(n, best.tokens * base_ms / tokens - best.ms, base_ms)
         self._pricing.learn(best.goodput * alone_ms / n)
-        spared = 0.0
-        if barred:
-            spared = float(np.add.reduce(lengths)) - drafted_rows(free, lengths, barred)
-        self._remember(batch, lineup, sample, allotments, base_ms, looks, spared)
+        fixed = [lineup.all.requests.item(place) for place, _ in lineup.fixed]
+        forced = frozenset([batch.requests[place].id for place in fixed])
+        rows = drafted_rows(free, lengths, barred) + sum([s.allotment.length for s in swaps])
+        planned = planned_of(sample, allotments, forced, rows, base_ms, looks)
+        self._note(batch.step, planned)
         probed = frozenset[int]()
         if probe is not None:
             changed = free.requests[lengths != best.lengths].tolist()
@@ -304,25 +305,6 @@ class AdaptiveController:
         if rule.drafter is not None:
             return [rule.drafter] if rule.drafter in self._roster.enabled else []
         return list(self._roster.enabled)
-
-    def _grid(
-        self, settled: Settled, batch: BatchView, context_tokens: int, alone_ms: float
-    ) -> dict[str, list[tuple[float, float]]]:
-        """What uniform lengths would give, by drafter: of the free choices beside what was asked
-        for; where nothing is free, of all, as if nobody had asked."""
-        shown, costs, tokens = settled.lineup.free, settled.costs, settled.tokens
-        room = settled.room
-        if not len(shown) and len(settled.lineup.all):
-            shown, n = settled.lineup.all, len(batch.requests)
-            room = max(batch.free_rows, 0)
-            extra = min(room, int(np.add.reduce(shown.longest)))
-            costs = self.cost.verify_curve(n, extra, context_tokens)
-            costs += self.cost.overhead_ms(n, True)
-            costs[0], tokens = alone_ms, float(n)
-        return {
-            shown.names[code]: uniform(costs, tokens, shown.of(code), GRID, room)
-            for code in shown.present()
-        }
 
     def _look(
         self, offered: Choices, n: int, context_tokens: int, room: int, alone_ms: float
@@ -369,32 +351,6 @@ class AdaptiveController:
         if probe is not None and probe.idle:
             self._journal.probed(probe.idle)
         return probe
-
-    def _remember(
-        self,
-        batch: BatchView,
-        lineup: Lineup,
-        sample: Sample,
-        allotments: Sequence[Allotment],
-        base_ms: float,
-        looked: bool,
-        spared: float,
-    ) -> None:
-        """What crediting the step will need. base_ms: of the step without the free choices; spared:
-        rows that bars are expected to keep out."""
-        price, rows = 0.0, sum([total for _, total in sample.drafts.values()]) - spared
-        forced: frozenset[int] = frozenset()
-        if lineup.fixed:
-            requests, places = batch.requests, lineup.all.requests
-            forced = frozenset([requests[places.item(i)].id for i, _ in lineup.fixed])
-            rows -= sum([a.length + a.tail_length for a in allotments if a.request in forced])
-        if rows > 0.0:
-            extra_ms = max(0.0, sample.ms - base_ms)
-            price = extra_ms / rows * sample.requests / base_ms
-        tails = {}
-        if self._roster.tails:
-            tails = {a.request: a.tail_length for a in allotments if a.tail_length}
-        self._note(batch.step, Planned(price, forced, tails, looked))
 
     def _note(self, step: int, planned: Planned) -> None:
         self._in_flight[step] = planned

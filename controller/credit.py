@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from controller.acceptance import Acceptance
-from controller.contract import NONE, Features, Part, RequestOutcome
+from controller.averages import Sample
+from controller.contract import NONE, Allotment, Features, Part, RequestOutcome
 from controller.guards import RequestGuard
 from controller.mixing import FULL, TAIL, fill_key, tail_key
 from controller.promises import Promises
@@ -28,6 +30,24 @@ class Planned:
 
 
 RESTED = Planned(0.0, looked=False)
+
+
+def planned_of(
+    sample: Sample,
+    allotments: Sequence[Allotment],
+    forced: frozenset[int],
+    rows: float,
+    base_ms: float,
+    looked: bool,
+) -> Planned:
+    """What crediting a step will need. rows: that the controller's own choices are expected to
+    have; base_ms: of the step without these."""
+    price = 0.0
+    if rows > 0.0:
+        price = max(0.0, sample.ms - base_ms) / rows * sample.requests / base_ms
+    tails = {one.request: one.tail_length for one in allotments if one.tail_length}
+    return Planned(price, forced, tails, looked)
+
 
 Verified = RequestOutcome | Part
 """What was verified of one drafter's tokens: drafted, accepted, chances."""
