@@ -9,8 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SETUP := $(VENV)/.installed
-# Two at most: a third server with its model would take more memory than it saves time.
-WORKERS := --numprocesses logical --maxprocesses 2 --dist loadfile --no-loadscope-reorder
+# How many workers, and which tests each runs, is in tests/workers.py.
+WORKERS := --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 .PHONY: up setup test lint format docs exactness bench lock browser clean help
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import functools
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
@@ -84,6 +85,38 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return value
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """The type of a whole number from `least` to `most`."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(
+                f"{text} is not a whole number from {least:,} to {most:,}"
+            )
+        return value
+
+    return parse
+
+
+def number(least: float, most: float) -> Callable[[str], float]:
+    """The type of a number from `least` to `most`."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:  # nor is NaN
+            raise argparse.ArgumentTypeError(f"{text} is not a number from {least:g} to {most:,g}")
+        return value
+
+    return parse
 
 
 def names(text: str) -> tuple[str, ...]:

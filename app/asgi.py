@@ -60,6 +60,7 @@ ROUTES = (
     recordings.get_recording,
     recordings.remove_recording,
     records.decisions,
+    records.step_records,
     records.requests,
     records.series,
     records.audit,

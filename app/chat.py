@@ -22,6 +22,7 @@ from app.failures import Failure, StartError
 from app.foreign_json import decode
 from app.modes import speculation
 from app.remote import api_key, served_model
+from app.signals import handled
 
 DRAFTERS = {
     "ngram": "#2f7ed8",
@@ -44,11 +45,8 @@ class Cancelled:
     def watching(self) -> Generator[None]:
         """Ctrl-C inside the block cancels the answer instead of ending the program."""
         self.pressed = False
-        before = signal.signal(signal.SIGINT, lambda number, frame: setattr(self, "pressed", True))
-        try:
+        with handled((signal.SIGINT,), lambda number, frame: setattr(self, "pressed", True)):
             yield
-        finally:
-            signal.signal(signal.SIGINT, before)
 
 
 def main(options: argparse.Namespace) -> int:

@@ -13,8 +13,9 @@ from rich.console import Console
 
 from app.bench import machine
 from app.bench.prompts import read_prompts
-from app.bench.publish import output_file, publishable, tell, write_each
+from app.bench.publish import publishable
 from app.failures import Failure, SettingsError
+from app.output_files import output_file, tell, write_each
 from app.settings import settings_of
 from app.train_process import run, run_fit
 from app.train_report import show

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from app.failures import Failure
 from app.progress import Bars
+from app.signals import handled
 
 STAGE = (sys.executable, "-m", "engine.training")
 FITTING = "engine.training.fitting"
@@ -128,12 +129,8 @@ def _interruptible() -> Generator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise Interrupted(number)
 
-    before = {number: signal.signal(number, interrupt) for number in SIGNALS}
-    try:
+    with handled(SIGNALS, interrupt):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def read_line(text: bytes) -> dict[str, Any] | None:

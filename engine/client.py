@@ -9,13 +9,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
-
 from engine import log_files
 from engine.child import Child
 from engine.config import EngineConfig
 from engine.death import Death
 from engine.errors import EngineCallError, EngineStartError
+from engine.kept_settings import KeptSettings, Setting
 from engine.last_words import last_words, log_end
 from engine.open_requests import OpenRequests, logged
 from engine.recovery import CLOGGED, Backoff, State, away
@@ -28,17 +27,12 @@ from engine.wire import (
     Failed,
     Finished,
     Hello,
-    LoadDrafter,
     Progress,
     PromptLogprobs,
     Recorded,
     Reply,
-    SetController,
-    SetDrafter,
-    SetPolicy,
     Snapshot,
     Submit,
-    UnloadDrafter,
 )
 
 __all__ = [
@@ -47,6 +41,7 @@ __all__ = [
     "EngineClient",
     "EngineStartError",
     "Event",
+    "Setting",
     "Stream",
 ]
 
@@ -55,9 +50,6 @@ RETRY_S = 120.0
 
 MOST_STARTS = 2
 """So many starts may fail with what was loaded meanwhile."""
-
-Setting = SetController | SetDrafter
-"""What an operator sets while the engine runs, and every new one is told."""
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +76,6 @@ class EngineClient:
         self._log_path = log_path
         self._on_snapshot = on_snapshot
         self._on_recorded = on_recorded
-        self._on_refused = on_refused
         self._on_progress: Callable[[Progress], None] | None = None
         self._command = command
         self._child: Child | None = None
@@ -93,11 +84,7 @@ class EngineClient:
         self._patience: asyncio.TimerHandle | None = None
         self._requests = OpenRequests(on_finished)
         self._replies = Replies()
-        # What the operator has set and loaded, given again to every new child.
-        self._controller: SetController | None = None
-        self._drafters: dict[str, SetDrafter] = {}
-        self._sources: dict[str, str] = {}
-        self._policy: dict[str, str | float] = {}
+        self._kept = KeptSettings(on_refused)
         self.hello: Hello | None = None
         self.progress: Progress | None = None
         self.state: State = "starting"
@@ -153,17 +140,7 @@ class EngineClient:
         if self._child.clogged:
             raise EngineCallError(*CLOGGED)
         result = await self._replies.ask(body, self._child.send)
-        if isinstance(body, SetController):
-            self._controller = body
-        elif isinstance(body, SetPolicy):
-            self._policy = msgspec.structs.asdict(body)
-        elif isinstance(body, SetDrafter):
-            self._drafters[body.name] = body.after(self._drafters.get(body.name))
-        elif isinstance(body, LoadDrafter) and not body.dry_run:
-            self._sources[body.name] = body.source
-        elif isinstance(body, UnloadDrafter):
-            self._sources[body.name] = "off"
-            self._drafters.pop(body.name, None)
+        self._kept.took(body)
         return result
 
     async def stop(self) -> None:
@@ -188,7 +165,7 @@ class EngineClient:
         log_files.begin(self._log_path, log_files.MOST_BYTES)
         start = log_end(self._log_path)
         try:
-            config = msgspec.structs.replace(self._config, **self._sources, **self._policy)
+            config = self._kept.into(self._config)
             self._child = child = await Child.spawn(config, self._log_path, self._command)
             hello = await child.hello(self._note_progress)
         except EngineStartError as error:
@@ -230,9 +207,8 @@ class EngineClient:
                     log.error("the engine did not restart: %s", error.message)
                     failed += 1
                     refused = error.code != "engine_died"
-                    if self._sources and (refused or failed >= MOST_STARTS):
+                    if (refused or failed >= MOST_STARTS) and self._kept.forget_loaded():
                         log.error("it is tried again without the drafters loaded meanwhile")
-                        self._sources = {}
                     elif refused:
                         self.state = "failed"
                         self._fail_all()
@@ -259,37 +235,10 @@ class EngineClient:
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
-        for name, drafter in list(self._drafters.items()):
-            if not await self._takes(child, drafter):
-                del self._drafters[name]
-        if self._controller is not None and not await self._takes(child, self._controller):
-            self._controller = await self._limits(child, self._controller)
+        await self._kept.restore(lambda setting: self._replies.ask(setting, child.send))
         self.state = "ready"
         for stream in self._requests.all():
             self._send(stream)
-
-    async def _takes(self, child: Child, setting: Setting) -> bool:
-        """Whether the child has the setting now, or may have it: a late answer is no refusal."""
-        try:
-            await self._replies.ask(setting, child.send)
-        except EngineCallError as error:
-            log.error("the restarted engine did not take %s: %s", setting, error.message)
-            if error.code == "internal":
-                return True
-            if self._on_refused is not None:
-                with logged("a refused setting"):
-                    self._on_refused(setting, error)
-            return False
-        return True
-
-    async def _limits(self, child: Child, refused: SetController) -> SetController | None:
-        """The limits without the pin that the child did not take, if it takes them."""
-        if refused.mode != "pinned":
-            return None
-        limits = msgspec.structs.replace(
-            refused, mode="auto", drafter=None, draft_length=None, schedule=()
-        )
-        return limits if await self._takes(child, limits) else None
 
     # --- messages ---------------------------------------------------------------------------
 
@@ -304,22 +253,9 @@ class EngineClient:
             case Snapshot():
                 with logged("a snapshot"):
                     self._on_snapshot(message)
-                self._note_sources(message)
+                self._kept.saw(message, self._config)
             case _:
                 log.warning("unexpected message from the engine: %s", type(message).__name__)
-
-    def _note_sources(self, snapshot: Snapshot) -> None:
-        """What is loaded, also by a call whose answer came too late, is for the next child too."""
-        for drafter in snapshot.drafters:
-            name, model = drafter.name, drafter.model
-            if model is None:
-                continue
-            asked = self._sources.get(name)
-            if model.state == "loaded":
-                if model.source != (getattr(self._config, name) if asked is None else asked):
-                    self._sources[name] = model.source
-            elif model.state == "unloaded" and asked is not None:
-                self._sources[name] = "off"
 
     def _note_recorded(self, recorded: Recorded) -> None:
         if self._on_recorded is not None:

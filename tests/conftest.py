@@ -17,13 +17,19 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import settings
 
-from tests.workers import Groups
+from tests import workers
 
 ROOT = Path(__file__).resolve().parent.parent
 ARTIFACTS = ROOT / "tests" / "artifacts"
 START_S = 600.0
 STOP_S = 30.0
+
+
+# How long an example takes says something of the machine and its other workers only.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 
 def _usual_signals() -> None:
@@ -45,8 +51,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
-    return Groups(config, log)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    return workers.of_this_machine()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> workers.Groups:
+    return workers.Groups(config, log)
 
 
 def _turn(item: pytest.Item) -> int:

@@ -192,6 +192,12 @@ class Client:
         query = {name: value for name, value in wanted.items() if value is not None}
         return self._call("GET", "/api/decisions", query=query)
 
+    def step_records(self, limit: int = 50, before: str | None = None) -> Json:
+        """{"step_records": newest first, "next": id for `before` or None, "calibration": errors of
+        their predictions}."""
+        query: Json = {"limit": limit} if before is None else {"limit": limit, "before": before}
+        return self._call("GET", "/api/step-records", query=query)
+
     def what_if(self, batch_size: int, context_len: int) -> Json:
         query = {"batch_size": batch_size, "context_len": context_len}
         return self._call("GET", "/api/what-if", query=query)

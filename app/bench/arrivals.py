@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import math
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,15 +11,13 @@ import numpy as np
 
 from app.bench.workloads import Prompt
 from app.failures import SettingsError
+from controller.simulate.arrival_file import arrivals
 
 CHARACTERS_PER_TOKEN = 4
 """About what English text has: the lengths of a trace are met to within that."""
 BETWEEN = "\n\n"
-MOST_CONTEXT = 1 << 20
-MOST_OUTPUT = 1 << 16
 MOST_ARRIVALS = 100_000
 LONGEST_S = 7 * 24 * 3600.0
-COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 
 class Arrival(NamedTuple):
@@ -45,28 +41,19 @@ def read_trace(path: Path, *, limit: int | None, speed: float, token_scale: floa
     speed: 2 replays it in half the time. token_scale multiplies both lengths (at least one token
     is left). Raises SettingsError with the line that is wrong."""
     found: list[Arrival] = []
-    for number, row in rows(path):
-        if len(found) == limit:
-            break
-        if len(found) == MOST_ARRIVALS:
-            raise SettingsError(
-                f"--trace {path}: more than {MOST_ARRIVALS:,} requests, the most that are "
-                f"replayed. Take the first of them with --limit {MOST_ARRIVALS} or fewer."
-            )
-        try:
-            at = seconds(row["TIMESTAMP"])
-            context, output = float(row["ContextTokens"]), float(row["GeneratedTokens"])
-        except (ValueError, OverflowError, OSError) as error:
-            raise SettingsError(f"--trace {path}, line {number}: {error}") from None
-        for what, value, most in (
-            ("ContextTokens", context, MOST_CONTEXT),
-            ("GeneratedTokens", output, MOST_OUTPUT),
-        ):
-            if not (math.isfinite(value) and 0 <= value <= most):
+    try:
+        for came in islice(arrivals(path), limit):
+            if len(found) == MOST_ARRIVALS:
                 raise SettingsError(
-                    f"--trace {path}, line {number}: {what} is {value:g}; 0 to {most:,}"
+                    f"--trace {path}: more than {MOST_ARRIVALS:,} requests, the most that are "
+                    f"replayed. Take the first of them with --limit {MOST_ARRIVALS} or fewer."
                 )
-        found.append(Arrival(at, scaled(context, token_scale), scaled(output, token_scale)))
+            context, output = (scaled(each, token_scale) for each in (came.prompt, came.output))
+            found.append(Arrival(came.second, context, output))
+    except ValueError as error:
+        raise SettingsError(f"--trace {path}: {error}.") from None
+    except OSError as error:
+        raise SettingsError(f"--trace {path}: cannot read it: {error}") from None
     if not found:
         raise SettingsError(f"--trace {path}: it has no requests.")
     found.sort(key=lambda arrival: arrival.at_s)
@@ -74,26 +61,6 @@ def read_trace(path: Path, *, limit: int | None, speed: float, token_scale: floa
     if (found[-1].at_s - begin) / speed > LONGEST_S:
         raise SettingsError(f"--trace {path}: it runs for more than a week; raise --trace-speed.")
     return [arrival._replace(at_s=(arrival.at_s - begin) / speed) for arrival in found]
-
-
-def rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of the columns that count, with their line numbers."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, restval="")
-            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-            if missing:
-                raise SettingsError(f"--trace {path}: there is no column {', '.join(missing)}.")
-            for row in reader:
-                yield reader.line_num, {name: row[name].strip() for name in COLUMNS}
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SettingsError(f"--trace {path}: cannot read it: {error}") from None
-
-
-def seconds(timestamp: str) -> float:
-    """Since the epoch; a time without a zone is UTC, so that no clock change is in a trace."""
-    time = datetime.fromisoformat(timestamp)
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
 def scaled(tokens: float, scale: float) -> int:

@@ -17,7 +17,6 @@ from app.bench import machine, report
 from app.bench.arms import Arm, base_of, check_names, first_model, other_arm, own_arms
 from app.bench.client import Run
 from app.bench.finish import finish, output_files
-from app.bench.local import terminable
 from app.bench.options import MODES
 from app.bench.prompts import read_prompts
 from app.bench.publish import publishable
@@ -28,6 +27,7 @@ from app.bench.schedule import Group, groups
 from app.foreign_json import decode
 from app.progress import Bars
 from app.remote import api_key, served_model
+from app.signals import terminable
 
 
 def main(options: argparse.Namespace) -> int:

@@ -23,16 +23,17 @@ from app.bench import machine
 from app.bench.arms import Arm, own_arms
 from app.bench.client import CHAT, ask, drawing
 from app.bench.following import Followed, Point, Stage, followed, look
-from app.bench.local import terminable
 from app.bench.prompts import read_prompts
-from app.bench.publish import output_file, publishable, tell, write_each
+from app.bench.publish import publishable
 from app.bench.result import json_of
 from app.bench.running import client_of
 from app.bench.stream import Fault
 from app.bench.workloads import Prompt
 from app.failures import Failure
+from app.output_files import output_file, tell, write_each
 from app.progress import Bars
 from app.remote import api_key, served_model
+from app.signals import terminable
 
 BURN = (sys.executable, "-c", "while True: pass")
 POLL_S = 0.5

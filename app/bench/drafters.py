@@ -17,16 +17,17 @@ from rich.table import Table
 from rich.text import Text
 
 from app.bench import machine
-from app.bench.local import terminable
 from app.bench.prompts import read_prompts
-from app.bench.publish import output_file, publishable, tell, write_each
+from app.bench.publish import publishable
 from app.bench.result import json_of
 from app.corpora.slices import lines_of
 from app.corpus import KINDS, chunks_of, lines
 from app.failures import Failure, SettingsError
 from app.foreign_json import decode
+from app.output_files import output_file, tell, write_each
 from app.progress import Bars
 from app.settings import settings_of
+from app.signals import terminable
 
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 COMMAND = (sys.executable, "-m", "engine.bench")

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from app.bench import table
 from app.bench.page import page
-from app.bench.publish import output_file, tell, write_each
 from app.bench.result import Result, csv_of, json_of
 from app.failures import SettingsError
+from app.output_files import output_file, tell, write_each
 
 INTERRUPTED = 130
 FORMS: dict[str, Callable[[Result], bytes]] = {

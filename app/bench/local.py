@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import NamedTuple
 
 import httpx
@@ -20,8 +19,8 @@ from app.bench.options import SERVING
 from app.children import Child, python, spawn, stop, terminate
 from app.failures import StartError
 from app.settings import Settings
+from app.signals import ENDINGS, handled, terminable
 
-ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 POLL_S = 0.1
 START_S = 900.0
 """A first start may have to fetch and convert a model."""
@@ -67,47 +66,9 @@ def serving(settings: Settings) -> list[str]:
     return [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value]
 
 
-@contextlib.contextmanager
-def terminable() -> Generator[None]:
-    """SIGTERM, and SIGHUP of a terminal that is gone, end us as Ctrl-C does: by default they would
-    leave what we started running. Only the first one: shell and system may both send theirs, and
-    what is ending then is let end. A SIGHUP that nohup has ignored stays so."""
-    came = False
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        nonlocal came
-        if came:
-            return
-        came = True
-        # Where asyncio runs it takes a Ctrl-C itself: an exception raised here might come inside a
-        # destructor, which swallows it.
-        as_ctrl_c = signal.getsignal(signal.SIGINT)
-        if callable(as_ctrl_c):
-            as_ctrl_c(number, frame)
-        else:
-            raise KeyboardInterrupt
-
-    with handled(ENDINGS, interrupt):
-        yield
-
-
 def hurrying(child: Child) -> contextlib.AbstractContextManager[None]:
     """A signal that comes while the child ends hurries it, and leaves no orphan."""
     return handled((signal.SIGINT, *ENDINGS), lambda number, frame: terminate([child]))
-
-
-@contextlib.contextmanager
-def handled(
-    numbers: Sequence[int], handler: Callable[[int, FrameType | None], None]
-) -> Generator[None]:
-    """The handler instead of those that are there, where signals are not ignored."""
-    chosen = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, handler) for number in chosen}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
 
 
 def unwanted(name: str) -> bool:

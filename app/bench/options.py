@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 from collections.abc import Callable
 from typing import Any
 
-from app.arguments import counts, leaf, names, positive
+from app.arguments import counts, leaf, names, number, positive, whole
 
 MODES = ("none", "ngram", "auto")
 """What is measured of our server when nothing is said."""
@@ -301,26 +300,6 @@ def add_suite(kinds: Any) -> None:
         help="minutes for all together (default: %(default)s)",
     )
     suite.add_argument("--list", action="store_true", help="show the experiments and run none")
-
-
-def whole(least: int, most: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        value = int(text)
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text} is not {least} to {most:,}")
-        return value
-
-    return parse
-
-
-def number(least: float, most: float) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        value = float(text)
-        if not (math.isfinite(value) and least <= value <= most):
-            raise argparse.ArgumentTypeError(f"{text} is not {least:g} to {most:,g}")
-        return value
-
-    return parse
 
 
 def at_once(text: str) -> tuple[int, ...]:

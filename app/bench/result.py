@@ -12,8 +12,8 @@ import msgspec
 
 from app.bench.client import Run
 from app.bench.intervals import Ratio
-from app.bench.publish import write
 from app.bench.report import Row
+from app.output_files import write
 
 QUANTILES = ("p50", "p90", "p99")
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")

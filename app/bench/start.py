@@ -14,9 +14,10 @@ from rich.console import Console
 
 from app.bench import machine
 from app.bench.local import local_server, serving
-from app.bench.publish import output_file, publishable, tell, write_each
+from app.bench.publish import publishable
 from app.bench.result import json_of
 from app.failures import StartError
+from app.output_files import output_file, tell, write_each
 from app.progress import Bars
 from app.remote import reason, served_model
 from app.settings import settings_of

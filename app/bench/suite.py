@@ -19,11 +19,13 @@ from rich.table import Table
 
 from app.bench import machine
 from app.bench.experiments import PROGRAMS, ROOT, Experiment, chosen, shipped, values_of
-from app.bench.local import local_server, terminable
-from app.bench.publish import publishable, tell, write_each
+from app.bench.local import local_server
+from app.bench.publish import publishable
 from app.bench.result import json_of
 from app.bench.summary import summary
 from app.failures import SettingsError, StartError
+from app.output_files import tell, write_each
+from app.signals import terminable
 
 STOP_S = 30.0
 LONGEST_ANSWER = 256 << 20

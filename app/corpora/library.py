@@ -8,8 +8,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from app.corpora.delivery import (
     DAMAGED,
@@ -21,16 +20,13 @@ from app.corpora.delivery import (
     Unwanted,
     deliver,
 )
+from app.corpora.shelf import TOGETHER, Shelf, Shelved
 from app.corpora.shipped import Shipped
 from app.corpora.upload import Upload
 from app.db.corpora import CorpusRecord, CorpusStore
 from app.db.errors import DatabaseError
 from engine.client import EngineCallError
 from engine.wire import DropCorpus, GetCorpora, Hello
-
-MAX_CORPORA = 64
-TOGETHER = 8
-"""All corpora together may have so many times the bytes that one may have."""
 
 UPLOADS = 2
 """So many are in memory at a time; the others wait."""
@@ -41,44 +37,10 @@ REST_S = 5.0
 RELOAD_S = 15.0
 """Between two looks for what another server on the same database has changed."""
 
-State = Literal["loading", "ready", "failed"]
 FINAL = ("corpus_refused", "invalid_request")
 """Codes of the engine after which trying again does not help."""
 
 log = logging.getLogger(__name__)
-
-
-class NoRoom(Exception):
-    """The limits leave no room for another corpus: which, as a sentence."""
-
-
-@dataclass(slots=True)
-class Shelved:
-    """A stored corpus, and how far the present engine has it. held: given as a whole. counted:
-    tokens of one that did not fit, so that it is not tokenised again for less room."""
-
-    record: CorpusRecord
-    progress: Progress = field(default_factory=Progress)
-    held: bool = False
-    indexed: int = 0
-    failed: str | None = None
-    counted: int = 0
-
-    def forget_engine(self) -> None:
-        self.progress, self.held, self.indexed, self.failed = Progress(), False, 0, None
-
-    @property
-    def state(self) -> State:
-        if self.failed is not None:
-            return "failed"
-        return "ready" if self.held and self.indexed >= self.progress.tokens else "loading"
-
-    @property
-    def share(self) -> float:
-        """Half of the way is to give it to the engine, half to index it."""
-        given = min(1.0, self.progress.bytes / max(1, self.record.bytes))
-        indexed = self.indexed / max(1, self.progress.tokens) if self.held else 0.0
-        return 1.0 if self.state == "ready" else (given + min(1.0, indexed)) / 2
 
 
 class Library:
@@ -96,10 +58,8 @@ class Library:
         is offered beside those that are stored until it is removed, and counts in no limit."""
         self._store = store
         self._engine = engine
-        self._most_tokens = most_tokens
         self._find_shipped = find_shipped
-        self._shipped: Shipped | None = None
-        self._shelf: dict[str, Shelved] = {}
+        self._shelf = Shelf(most_tokens)
         self._pid: int | None = None
         self._given: dict[str, str] = {}
         self._loaded_at = -RELOAD_S
@@ -113,7 +73,7 @@ class Library:
         hello = self._engine.hello
         async with self._changing:
             await self._load()
-            self._check_room(name, upload.bytes, TOGETHER * most_bytes)
+            self._shelf.check_room(name, upload.bytes, TOGETHER * most_bytes)
             record = CorpusRecord(
                 name=name,
                 version=secrets.token_hex(16),
@@ -125,24 +85,21 @@ class Library:
                 tokenizer=hello.tokenizer if hello and upload.token_ids else "",
             )
             await self._store.put(record, upload.parts)
-            self._shelf[name] = Shelved(record)
+            self._shelf.put(record)
         self._look_again()
 
     async def remove(self, name: str) -> bool:
         """Whether there was one. Raises DatabaseError."""
         async with self._changing:
-            found = await self._store.delete(name)
-            if self._shipped is not None and self._shipped.record.name == name:
-                self._shipped = None
-                found = True
-            self._shelf.pop(name, None)
+            stored = await self._store.delete(name)
+            shipped = self._shelf.remove(name)
         self._look_again()
-        return found
+        return stored or shipped
 
     def find(self, name: str) -> dict[str, Any] | None:
         """A corpus as the API shows it."""
-        shelved = self._shelf.get(name)
-        return None if shelved is None else self._shown(shelved)
+        shelved = self._shelf.find(name)
+        return None if shelved is None else self._shelf.shown(shelved, self._engine.state)
 
     async def run(self) -> None:
         """Until cancelled. Neither a database nor an engine that is away ends it."""
@@ -169,11 +126,7 @@ class Library:
 
     async def _load(self) -> None:
         """Take over what is stored; what is the same as before keeps its state."""
-        records = await self._store.list()
-        known = {shelved.record.version: shelved for shelved in self._shelf.values()}
-        if self._shipped is not None:
-            records = [self._shipped.record, *records]  # one that is stored takes its name over
-        self._shelf = {r.name: known.get(r.version) or Shelved(r) for r in records}
+        self._shelf.take_over(await self._store.list())
         self._loaded_at = time.monotonic()
 
     async def _load_again(self, after_s: float | None = None) -> None:
@@ -182,58 +135,24 @@ class Library:
             async with self._changing:
                 await self._load()
 
-    def _check_room(self, name: str, size: int, most: int) -> None:
-        others = [
-            s.record for s in self._shelf.values() if s.record.name != name and not self._ships(s)
-        ]
-        if len(others) >= MAX_CORPORA:
-            raise NoRoom(f"There are {MAX_CORPORA} corpora already. Remove one first.")
-        if sum(record.bytes for record in others) + size > most:
-            raise NoRoom(
-                f"All corpora together may have {most // 2**20:,} MiB, {TOGETHER} times "
-                "--corpus-limit-mb. Remove one first."
-            )
-
     # --- the engine ---------------------------------------------------------------------------
 
     def _look_again(self) -> None:
-        """After a change there may be room for what did not fit before."""
-        for shelved in self._shelf.values():
-            if shelved.failed is not None:
-                shelved.forget_engine()
-                room = self._room(without=shelved)
-                if shelved.counted > room:
-                    shelved.failed = str(TooMany(shelved.counted, room, self._most_tokens))
+        """After a change."""
+        self._shelf.try_failed_again()
         self._changed.set()
-
-    def _room(self, without: Shelved) -> int:
-        """Tokens that this one may have."""
-        if self._ships(without):
-            return without.record.token_ids
-        return self._most_tokens - sum(
-            other.progress.tokens
-            for other in self._shelf.values()
-            if other is not without and not self._ships(other)
-        )
-
-    def _ships(self, shelved: Shelved) -> bool:
-        return self._shipped is not None and shelved.record is self._shipped.record
-
-    def _turn(self, shelved: Shelved) -> tuple[bool, int]:
-        """By which the small go first, and what ships last."""
-        return self._ships(shelved), shelved.record.bytes
 
     async def _reconcile(self) -> None:
         if self._engine.state != "ready" or self._engine.pid is None:
             return
         if self._engine.pid != self._pid:
             self._pid, self._given = self._engine.pid, {}
-            for shelved in self._shelf.values():
+            for shelved in self._shelf.all():
                 shelved.forget_engine()
             await self._look_for_shipped()
         await self._compare()
         await self._drop_stale()
-        for shelved in sorted(self._shelf.values(), key=self._turn):
+        for shelved in self._shelf.in_turn():
             if not shelved.held and shelved.failed is None and self._is_current(shelved):
                 await self._give(shelved)
                 await self._compare()
@@ -253,14 +172,14 @@ class Library:
             log.warning("the corpus that ships cannot be read: %s", error)
             return
         if found is not None:
-            self._shipped = found
-            self._shelf.setdefault(found.record.name, Shelved(found.record))
+            self._shelf.ship(found)
 
     async def _compare(self) -> None:
         """Take over what the engine says of each corpus. One that it lost is given again."""
         held: dict[str, Any] = (await self._engine.call(GetCorpora()))["corpora"]
         self._given = {name: self._given.get(name, "") for name in held}
-        for name, shelved in self._shelf.items():
+        for shelved in self._shelf.all():
+            name = shelved.record.name
             if not shelved.held:
                 continue
             if self._given.get(name) != shelved.record.version:
@@ -271,14 +190,14 @@ class Library:
     async def _drop_stale(self) -> None:
         """Take out of the engine what was removed, or replaced by what is still to be given."""
         for name, version in list(self._given.items()):
-            shelved = self._shelf.get(name)
+            shelved = self._shelf.find(name)
             if shelved is None or shelved.record.version != version:
                 await self._engine.call(DropCorpus(name))
                 self._given.pop(name, None)
 
     def _is_current(self, shelved: Shelved) -> bool:
         """Whether it is to be given to the engine that is there."""
-        return self._shelf.get(shelved.record.name) is shelved and self._engine.pid == self._pid
+        return self._shelf.find(shelved.record.name) is shelved and self._engine.pid == self._pid
 
     async def _give(self, shelved: Shelved) -> None:
         record = shelved.record
@@ -291,9 +210,10 @@ class Library:
 
         try:
             self._check_tokenizer(record)
-            ships, room = self._ships(shelved), self._room(without=shelved)
-            most = room if ships else self._most_tokens
-            parts = self._shipped if ships and self._shipped is not None else self._store
+            room, shipped = self._shelf.room(without=shelved), self._shelf.shipped
+            ships = self._shelf.ships(shelved)
+            most = room if ships else self._shelf.most_tokens
+            parts = shipped if ships and shipped is not None else self._store
             if shelved.counted > room:
                 raise TooMany(shelved.counted, room, most)
             self._given[record.name] = record.version
@@ -327,27 +247,7 @@ class Library:
                 "as text, or with this model's ids."
             )
 
-    # --- what is shown ------------------------------------------------------------------------
-
-    def _shown(self, shelved: Shelved) -> dict[str, Any]:
-        record = asdict(shelved.record)
-        for name in ("version", "token_ids", "tokenizer"):
-            del record[name]
-        return {
-            **record,
-            "tokens": shelved.progress.tokens if shelved.held else None,
-            "indexed_tokens": shelved.indexed,
-            "state": shelved.state,
-            "progress": round(shelved.share, 3),
-            "reason": self._reason(shelved),
-            "shipped": self._ships(shelved),
-        }
-
-    def _reason(self, shelved: Shelved) -> str | None:
-        if shelved.failed is not None or self._engine.state == "ready":
-            return shelved.failed
-        return f"It waits for the engine, whose state is {self._engine.state}."
-
     # Last, because inside this class `list` means this method in every annotation after it.
     def list(self) -> list[dict[str, Any]]:
-        return [self._shown(self._shelf[name]) for name in sorted(self._shelf)]
+        shelved = sorted(self._shelf.all(), key=lambda one: one.record.name)
+        return [self._shelf.shown(one, self._engine.state) for one in shelved]

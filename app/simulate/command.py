@@ -9,11 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from app.bench.publish import output_file, tell, write_each
 from app.failures import Failure
+from app.output_files import output_file, output_folder, tell, write_each
 from app.progress import Bars
 from app.simulate.config import Config, read_config
-from app.simulate.output import output_folder
 from controller.policies import ADAPTIVE
 from controller.simulate.cells import find_traces, labels, make_cells
 from controller.simulate.fleet import bounds, simulate

@@ -37,6 +37,8 @@ from controller.simulate.step_cost import StepCost, roofline
 from controller.simulate.texts import Library
 
 T = TypeVar("T")
+COSTS = {"lookup": (), "head": ("pass_ms", "rho"), "draft_model": ("model",)}
+"""What a drafter's cost is said with, by kind: one of these."""
 
 
 class Config(Table, frozen=True):
@@ -67,15 +69,6 @@ class Config(Table, frozen=True):
             raise ValueError("texts: each needs a name of its own")
         check_drafters(self.drafters, corpora)
         texts = {name: corpus.texts for name, corpus in corpora.items()}
-        setting = Setting(
-            self.setting.mode,
-            self.setting.drafter,
-            self.setting.draft_length,
-            self.setting.max_draft_length,
-            max_drafting_requests=self.setting.max_drafting_requests,
-            tpot_target_ms=self.setting.tpot_target_ms or None,
-            draft_budget=self.setting.draft_budget or None,
-        )
         phases: tuple[load.Phase, ...] = ()
         deal: Deal | None = None
         if isinstance(self.load, ClosedLoad):
@@ -95,7 +88,7 @@ class Config(Table, frozen=True):
         return Scenario(
             machine,
             Library(texts, [one.name for one in self.drafters]),
-            setting,
+            _setting(self.setting),
             phases,
             deal,
             self.machine.replicas,
@@ -123,6 +116,20 @@ def _named(kind: str, name: str, table: dict[str, T]) -> T:
     return found
 
 
+def _setting(table: SettingTable) -> Setting:
+    if table.mode != "pinned" and not (table.drafter is table.draft_length is None):
+        raise ValueError(f"setting: drafter and draft_length are of mode pinned, not {table.mode}")
+    return Setting(
+        table.mode,
+        table.drafter,
+        table.draft_length,
+        table.max_draft_length,
+        max_drafting_requests=table.max_drafting_requests,
+        tpot_target_ms=table.tpot_target_ms or None,
+        draft_budget=table.draft_budget or None,
+    )
+
+
 def _machine(table: MachineTable, drafters: tuple[DrafterTable, ...]) -> Machine:
     hardware = _named("machine.hardware", table.hardware, HARDWARE)
     model = _named("machine.model", table.model, MODELS)
@@ -148,6 +155,13 @@ def _machine(table: MachineTable, drafters: tuple[DrafterTable, ...]) -> Machine
 def _drafter(
     table: DrafterTable, cost: StepCost, hardware: Hardware, machine: MachineTable
 ) -> SimulatedDrafter:
+    given = [name for name in ("pass_ms", "rho", "model") if getattr(table, name) is not None]
+    fields = COSTS[table.kind]
+    if len(given) > 1 or any(name not in fields for name in given):
+        raise ValueError(
+            f"drafters.{table.name}: a {table.kind} takes {' or '.join(fields) or 'no cost'}, not "
+            f"{' and '.join(given)}"
+        )
     if table.kind == "lookup":
         return lookup(table.name)
     plain_ms = cost.step_ms(1, 1, 0)

@@ -6,12 +6,14 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from app.arguments import group, leaf, names, positive
+from app.arguments import group, leaf, names, number, whole
 from controller.simulate.machines import HARDWARE, MODELS
 
 MOST_PROCESSES = 64
 MOST_DEVICES = 4096
 MOST_SECONDS, MOST_MEGABYTES = 86_400, 1024
+MOST_SEED = 2**31 - 1
+LEAST_SCALE = 1e-6
 
 
 def add_simulate(commands: Any, add_client: Callable[[argparse.ArgumentParser], None]) -> None:
@@ -33,11 +35,17 @@ def add_simulate(commands: Any, add_client: Callable[[argparse.ArgumentParser], 
         help="beside the one that serves: all, none, or some, such as fixed,ucb (default: all)",
     )
     suite.add_argument(
-        "--processes", type=_processes, default=2, help="at once (default: %(default)s)"
+        "--processes",
+        type=whole(1, MOST_PROCESSES),
+        default=2,
+        help="at once (default: %(default)s)",
     )
-    suite.add_argument("--seed", type=_seed, default=0, help="(default: %(default)s)")
+    suite.add_argument("--seed", type=whole(0, MOST_SEED), default=0, help="(default: %(default)s)")
     suite.add_argument(
-        "--scale", type=_scale, default=1.0, help="share of each cell's work, for a quick look"
+        "--scale",
+        type=number(LEAST_SCALE, 100.0),
+        default=1.0,
+        help="share of each cell's work, for a quick look",
     )
 
     text = "replay a recording under other policies"
@@ -56,12 +64,17 @@ def add_simulate(commands: Any, add_client: Callable[[argparse.ArgumentParser], 
         "--model", choices=tuple(MODELS), help="shape of the target (default: by its name)"
     )
     replay.add_argument(
-        "--devices", type=_devices, default=1, help="of one node (default: %(default)s)"
+        "--devices",
+        type=whole(1, MOST_DEVICES),
+        default=1,
+        help="of one node (default: %(default)s)",
     )
     replay.add_argument(
-        "--speed", type=_speed, default=1.0, help="requests come so many times as fast"
+        "--speed", type=number(0.01, 100.0), default=1.0, help="requests come so many times as fast"
     )
-    replay.add_argument("--seed", type=_seed, default=0, help="(default: %(default)s)")
+    replay.add_argument(
+        "--seed", type=whole(0, MOST_SEED), default=0, help="(default: %(default)s)"
+    )
     replay.add_argument("--json", metavar="OUT", help="write everything to this file")
     replay.add_argument("--plot", metavar="OUT", help="write plots over time to this SVG file")
 
@@ -69,53 +82,15 @@ def add_simulate(commands: Any, add_client: Callable[[argparse.ArgumentParser], 
     record = leaf(actions, "record", text, "app.simulate.record:record")
     record.add_argument("out", metavar="OUT", help="the recording (.jsonl); no text is in it")
     record.add_argument(
-        "--seconds", type=_seconds, default=60, help="most seconds (default: %(default)s)"
+        "--seconds",
+        type=whole(1, MOST_SECONDS),
+        default=60,
+        help="most seconds (default: %(default)s)",
     )
     record.add_argument(
-        "--megabytes", type=_megabytes, default=64, help="largest file (default: %(default)s)"
+        "--megabytes",
+        type=whole(1, MOST_MEGABYTES),
+        default=64,
+        help="largest file (default: %(default)s)",
     )
     add_client(record)
-
-
-def _seconds(text: str) -> int:
-    return _at_most(text, MOST_SECONDS)
-
-
-def _megabytes(text: str) -> int:
-    return _at_most(text, MOST_MEGABYTES)
-
-
-def _at_most(text: str, most: int) -> int:
-    count = positive(text)
-    if count > most:
-        raise argparse.ArgumentTypeError(f"at most {most:,}")
-    return count
-
-
-def _processes(text: str) -> int:
-    return _at_most(text, MOST_PROCESSES)
-
-
-def _devices(text: str) -> int:
-    return _at_most(text, MOST_DEVICES)
-
-
-def _speed(text: str) -> float:
-    value = float(text)
-    if not 0.01 <= value <= 100.0:
-        raise argparse.ArgumentTypeError(f"{text} is not from 0.01 to 100")
-    return value
-
-
-def _seed(text: str) -> int:
-    value = int(text)
-    if not 0 <= value < 2**31:
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 to {2**31 - 1}")
-    return value
-
-
-def _scale(text: str) -> float:
-    value = float(text)
-    if not 0.0 < value <= 100.0:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most 100")
-    return value

@@ -12,11 +12,10 @@ from typing import Any
 
 import httpx
 
-from app.bench.publish import output_file
 from app.failures import Failure, StartError
+from app.output_files import output_file, replacing
 from app.progress import Bars
 from app.remote import call, connected, reason
-from app.simulate.output import replacing
 
 POLL_S, POLL_TIMEOUT_S = 0.5, 20.0
 AWAY_S = 60.0
@@ -130,7 +129,7 @@ def _fetch(client: httpx.Client, name: str, out: Path) -> None:
             answer.read()
             raise Failure(f"The server answers HTTP {answer.status_code}: {reason(answer)}")
         try:
-            with replacing(out) as file:
+            with replacing(out) as part, part.open("wb") as file:
                 for chunk in answer.iter_bytes():
                     file.write(chunk)
         except OSError as error:

@@ -68,12 +68,12 @@ class TextsTable(Table, frozen=True):
     name: Name
     trace: str | None = None
     recording: str | None = None
-    synthetic: Name | None = None
+    synthetic: Name | Annotated[tuple[Name, ...], Meta(min_length=1, max_length=64)] | None = None
     drafters: dict[Name, RatesTable] = {}
     breaks: tuple[BreakTable, ...] = ()
-    prompt: Size = 200
-    output: Size = 250
-    count: Annotated[int, Meta(ge=1, le=10_000)] = 200
+    prompt: Size | None = None
+    output: Size | None = None
+    count: Annotated[int, Meta(ge=1, le=10_000)] | None = None
 
 
 class PhaseTable(Table, frozen=True):

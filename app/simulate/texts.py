@@ -8,13 +8,22 @@ from functools import lru_cache
 from pathlib import Path
 
 from app.simulate.tables import DrafterTable, RatesTable, TextsTable
+from controller.simulate.categories import CATEGORIES
 from controller.simulate.recorded_texts import recorded_texts
 from controller.simulate.recording import Recording, read_recording
-from controller.simulate.synthetic import RECIPES, Rates, Recipe, make_texts
+from controller.simulate.synthetic import OUTPUT, PROMPT, RECIPES, Rates, Recipe, mixed_texts
 from controller.simulate.texts import Text
 from controller.simulate.traces import read_traces
 
 LOOKUP = "lookup"
+FIELDS = {
+    "trace": (),
+    "recording": (),
+    "synthetic": ("count",),
+    "drafters": ("count", "prompt", "output", "breaks"),
+}
+"""Where texts come from, and what else can be said of them there."""
+COUNT = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,32 +53,39 @@ def read_texts(table: TextsTable, folder: Path, seed: int) -> Corpus:
 
 
 def _read(table: TextsTable, folder: Path, seed: int) -> Corpus:
-    given = [table.trace, table.recording, table.synthetic, table.drafters or None]
-    if sum(one is not None for one in given) != 1:
-        raise ValueError("give one of trace, recording, synthetic, drafters")
-    if table.breaks and not table.drafters:
-        raise ValueError("breaks are of texts with rates of their own; give drafters too")
-    if table.trace is not None:
+    given = [name for name in FIELDS if getattr(table, name)]
+    if len(given) != 1:
+        raise ValueError(f"give one of {', '.join(FIELDS)}")
+    (kind,) = given
+    for name in ("count", "prompt", "output", "breaks"):
+        if getattr(table, name) and name not in FIELDS[kind]:
+            kinds = " or ".join(one for one, fields in FIELDS.items() if name in fields)
+            raise ValueError(f"{name}: it has no effect beside {kind}, but goes with {kinds}")
+    if table.trace:
         texts = read_traces(folder / table.trace)
         matched = {name for text in texts for name in text.match}
         return Corpus(texts, {name: name in matched for text in texts for name in text.accepted})
-    if table.recording is not None:
+    if table.recording:
         recording = recorded(folder / table.recording)
         lookups = {name: kind != "model" for name, kind in recording.kinds.items()}
         return Corpus(recorded_texts(recording, seed), lookups)
-    recipe = _recipe(table)
-    lookups = {name: rates.match is not None for name, rates in recipe.drafters.items()}
-    return Corpus(make_texts(recipe, table.count, seed), lookups, table.synthetic is None)
+    recipes = _recipes(table)
+    lookups = {name: one.match is not None for name, one in recipes[0].drafters.items()}
+    texts = mixed_texts(recipes, table.count or COUNT, seed)
+    return Corpus(texts, lookups, kind == "drafters")
 
 
-def _recipe(table: TextsTable) -> Recipe:
-    if table.synthetic is None:
+def _recipes(table: TextsTable) -> list[Recipe]:
+    if not table.synthetic:
         breaks = [(one.at, _rates(one.drafters)) for one in table.breaks]
-        return Recipe(_rates(table.drafters), table.prompt, table.output, breaks)
-    found = RECIPES.get(table.synthetic)
-    if found is None:
-        raise ValueError(f"synthetic: {table.synthetic!r} is not one of {', '.join(RECIPES)}")
-    return found
+        rates = _rates(table.drafters)
+        return [Recipe(rates, table.prompt or PROMPT, table.output or OUTPUT, breaks)]
+    names = [table.synthetic] if isinstance(table.synthetic, str) else table.synthetic
+    known = RECIPES | CATEGORIES
+    for name in names:
+        if name not in known:
+            raise ValueError(f"synthetic: {name!r} is not one of {', '.join(known)}")
+    return [known[name] for name in names]
 
 
 def _rates(tables: Mapping[str, RatesTable]) -> dict[str, Rates]:

@@ -28,6 +28,7 @@ from app.serve import WS_MESSAGE_BYTES
 from app.service import Service
 from app.settings import load_settings, prepare_data_dir
 from engine.client import EngineStartError
+from tests.conftest import Server
 
 MODEL = "scripted"
 PROGRAM = (sys.executable, "-m", "tests.app.scripted_engine")
@@ -113,6 +114,16 @@ def running_api(data_dir: Path, **options: Any) -> Generator[Api]:
             api.shut_down()
             thread.join(30)
             assert not thread.is_alive()
+
+
+@pytest.fixture
+def admin(server: Server) -> Generator[httpx.Client]:
+    """The operator of the real server; the setting is put back."""
+    with httpx.Client(
+        base_url=server.url, headers=server.admin, trust_env=False, timeout=120
+    ) as http:
+        yield http
+        http.put("/api/controller", json={"mode": "auto"})
 
 
 @pytest.fixture(scope="session")

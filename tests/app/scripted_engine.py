@@ -35,7 +35,7 @@ from typing import Any
 
 import msgspec
 
-from controller.contract import Candidate, Decision
+from controller.contract import Candidate, Decision, HarmTotals, StepRecord
 from engine.config import EngineConfig
 from engine.corpora import corpus_states, drop_corpus, encode_corpus, put_corpus
 from engine.errors import RequestError
@@ -395,6 +395,8 @@ class Engine:
                 Cell("ngram", 2, 5, 15, 10, 8, (5, 4), (4, 3), 50.0, 0.1, 1.0),
             ),
             decisions=(_decision(self._decision),),
+            step_records=(_step_record(self._decision),),
+            harm=HarmTotals(1200, 40.5, 60.25, 42.0),
             controller=self.controller,
             drafters=self.drafters,
             preemptions=1,
@@ -418,6 +420,26 @@ def _logprob(text: str, token: int, top: int | None) -> Logprob | None:
     return Logprob(Alternative(token, text, text.encode(), -1.5), 2, tuple(found))
 
 
+def _step_record(number: int) -> StepRecord:
+    return StepRecord(
+        id=f"{os.getpid()}-{number:06d}",
+        step=number,
+        time=time.time(),
+        requests=2,
+        context=120.0,
+        prefill_rows=0,
+        drafts={"ngram": (1, 4)},
+        predicted_tokens=4.0,
+        predicted_ms=10.0,
+        realised_tokens=3,
+        realised_ms=11.0,
+        price=0.05,
+        probe=False,
+        guard=None,
+        decision=f"{os.getpid()}-000001",
+    )
+
+
 def _decision(number: int) -> Decision:
     chosen = Candidate("ngram", 4.0, 2.0, 10.0, 200.0, 190.0, 210.0)
     return Decision(
@@ -436,6 +458,8 @@ def _decision(number: int) -> Decision:
         sentence="n-gram pays.",
         guard=None,
         predicted_goodput=200.0,
+        predicted_tokens=chosen.predicted_tokens,
+        predicted_ms=chosen.predicted_ms,
     )
 
 

@@ -7,11 +7,13 @@ import time
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from app.admin.ledger import Ledger
 from app.admin.live import Live, point
-from controller.contract import Candidate, Decision
+from app.telemetry.metrics import Metrics
+from controller.contract import Candidate, Decision, HarmTotals
 from engine.wire import Cell, ControllerState, Snapshot
 from tests.app.conftest import MODEL, Api, eventually
 
@@ -72,16 +74,30 @@ def test_the_ledger_replaces_updated_decisions_and_pages_backwards():
     ledger = Ledger(keep=3)
     ledger.add(tuple(decision(id) for id in "abcd"))
     updated = decision("c")
-    updated.realised.tokens, updated.realised.ms = 10, 100.0
+    updated.realised.steps, updated.realised.tokens, updated.realised.ms = 4, 10, 100.0
     ledger.add((updated,))
     rows = ledger.recent(10, None)
     assert [row["id"] for row in rows] == ["d", "c", "b"]
     assert rows[1]["realised"]["goodput"] == 100.0
+    assert (rows[1]["realised"]["tokens_per_step"], rows[1]["realised"]["ms_per_step"]) == (
+        2.5,
+        25.0,
+    )
+    assert rows[0]["realised"]["tokens_per_step"] is None
     assert [row["id"] for row in ledger.recent(1, "d")] == ["c"]
     assert ledger.recent(10, "unknown") == []
     assert ledger.recent(10, None, "probe") == []
     ledger.add((replace(decision("e"), requests=(7, 9)),))
     assert [row["id"] for row in ledger.recent(10, None, request=9)] == ["e"]
+
+
+def test_the_clocks_of_a_ledger_that_ended_leave_the_metrics():
+    metrics = Metrics("m", lambda: (0, 0))
+    metrics.observe_snapshot(msgspec.structs.replace(snapshot(0.0), harm=HarmTotals(9, 1, 2, 1)))
+    assert b'paceline_harm_ledger_seconds{clock="plain",model="m"} 2.0' in metrics.render()
+    metrics.observe_snapshot(snapshot(1.0))
+    assert b"paceline_harm_ledger_seconds{" not in metrics.render()
+    assert b"paceline_harm_ledger_tokens{" not in metrics.render()
 
 
 # --- over HTTP ------------------------------------------------------------------------------------
@@ -207,6 +223,25 @@ def test_decisions_are_paged_and_filtered(api: Api):
     for filter in ("drafter=mtp", "request=999999"):
         found = api.client.get(f"/api/decisions?{filter}").json()
         assert found == {"decisions": [], "next": None}
+
+
+def test_step_records_are_paged_with_the_errors_of_their_page(api: Api):
+    eventually(lambda: len(api.client.get("/api/step-records").json()["step_records"]) >= 7)
+    first = api.client.get("/api/step-records?limit=3").json()
+    second = api.client.get(f"/api/step-records?limit=3&before={first['next']}").json()
+    steps = [row["step"] for row in first["step_records"] + second["step_records"]]
+    assert steps == list(range(steps[0], steps[0] - 6, -1))
+    assert first["next"] == first["step_records"][-1]["id"]
+    assert first["step_records"][0]["drafts"] == {"ngram": {"requests": 1, "tokens": 4}}
+    assert first["calibration"] == {
+        "records": 3,
+        "records_without_prefill": 3,
+        "tokens": {"error": pytest.approx(0.25), "bias": pytest.approx(-0.25)},
+        "ms": {"error": pytest.approx(0.1), "bias": pytest.approx(0.1)},
+    }
+    past = api.client.get("/api/step-records?before=unknown").json()
+    assert (past["step_records"], past["next"], past["calibration"]["tokens"]) == ([], None, None)
+    assert api.client.get("/api/step-records?limit=501").status_code == 400
 
 
 def test_what_if_and_its_bounds(api: Api):
@@ -344,6 +379,9 @@ def test_metrics_have_own_names_and_vllm_aliases(api: Api):
         ("paceline_kv_cache_usage", "vllm:kv_cache_usage_perc"),
     ]:
         assert values[name] == values[alias]
+    harm = re.findall(r'^paceline_harm_ledger_seconds\{clock="(\w+)",.*\} (\S+)$', text, re.M)
+    assert sorted(harm) == [("plain", "60.25"), ("real", "40.5"), ("static", "42.0")]
+    assert values["paceline_harm_ledger_tokens"] == "1200.0"
     assert (
         'vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name="scripted",position="1"}'
         in text

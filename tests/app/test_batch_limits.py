@@ -3,22 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Generator
 from typing import Any
 
 import httpx
 import pytest
-
-from tests.conftest import Server
-
-
-@pytest.fixture
-def admin(server: Server) -> Generator[httpx.Client]:
-    with httpx.Client(
-        base_url=server.url, headers=server.admin, trust_env=False, timeout=120
-    ) as http:
-        yield http
-        http.put("/api/controller", json={"mode": "auto"})
 
 
 def ask(admin: httpx.Client, number: int) -> dict[str, Any]:

@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.conftest import Server
-
 PINNED = {"mode": "pinned", "drafter": "ngram", "draft_length": 4}
-
-
-@pytest.fixture
-def admin(server: Server) -> Generator[httpx.Client]:
-    with httpx.Client(
-        base_url=server.url, headers=server.admin, trust_env=False, timeout=120
-    ) as http:
-        yield http
-        http.put("/api/controller", json={"mode": "auto"})
 
 
 def put(admin: httpx.Client, **body: Any) -> dict[str, Any]:

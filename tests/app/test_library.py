@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.corpora import library, slices
-from app.corpora.library import Library, NoRoom
+from app.corpora import library, shelf, slices
+from app.corpora.library import Library
+from app.corpora.shelf import NoRoom
 from app.corpora.upload import JSON, LINES, TEXT, BadUpload, Upload, read_upload, unpack
 from app.db.corpora import CorpusStore
 from app.db.engine import create_engine
@@ -354,7 +355,7 @@ async def test_one_too_many_is_counted_to_its_end_but_not_kept_in_part(
     made = Library(CorpusStore(database), engine, 10**7)
     await made.put("large", large(parts), "op", 64 * MEGABYTE)
     await made.put("small", text("x" * 10**6), "op", 64 * MEGABYTE)
-    made._most_tokens = 15_000 * 70 * parts + 10
+    made._shelf.most_tokens = 15_000 * 70 * parts + 10
     for _ in range(2):
         await made._reconcile()
         made._changed.clear()
@@ -412,7 +413,7 @@ async def test_a_damaged_part_fails_and_says_so(database: AsyncEngine) -> None:
 async def test_more_corpora_than_allowed_are_refused_and_replacing_one_is_not(
     database: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library, "MAX_CORPORA", 2)
+    monkeypatch.setattr(shelf, "MAX_CORPORA", 2)
     made = Library(CorpusStore(database), Engine(), 1_000)
     for name in "ab":
         await made.put(name, text("x"), "op", MEGABYTE)

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +41,6 @@ def client(server: Server) -> OpenAI:
     return OpenAI(
         base_url=f"{server.url}/v1", api_key=server.inference_key, max_retries=0, timeout=120
     )
-
-
-@pytest.fixture
-def admin(server: Server) -> Generator[httpx.Client]:
-    with httpx.Client(
-        base_url=server.url, headers=server.admin, trust_env=False, timeout=60
-    ) as http:
-        yield http
 
 
 def live(admin: httpx.Client) -> dict[str, Any]:

@@ -159,7 +159,7 @@ def test_ten_thousand_nodes_are_a_sample_scaled(tmp_path: Path, load: str) -> No
         ('name = "eagle"', 'name = "ngram"', "a name of its own"),
         ('synthetic = "edits"', 'synthetic = "jokes"', "'jokes' is not one of"),
         ('synthetic = "edits"', 'synthetic = "edits"\ntrace = "x"', "give one of"),
-        ('synthetic = "edits"', 'trace = "x.jsonl"', "x.jsonl"),
+        ('synthetic = "edits"\ncount = 10', 'trace = "x.jsonl"', "x.jsonl"),
         ('texts = "code"', 'texts = "other"', "'other' are not one of code"),
         ("requests = 4", "requests = 17", "max_batch is 16"),
         ('"adaptive"', '"magic"', "'magic' is not one of adaptive"),

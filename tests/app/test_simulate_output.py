@@ -10,7 +10,6 @@ import pytest
 
 from app.failures import Failure
 from app.simulate import command
-from app.simulate.output import output_folder, replacing
 from tests.app.test_simulate_command import CLOSED, config, main
 from tests.controller.simulate.small import write_trace
 
@@ -68,68 +67,3 @@ def test_a_suite_whose_plot_cannot_be_written_writes_the_rest(
     assert main(given) == 1
     assert f"{plots / 'regret.svg'} could not be written" in capsys.readouterr().err
     assert {one.name for one in plots.iterdir()} == {"throughput.svg", "choice.svg"}
-
-
-def test_a_folder_is_made_and_a_file_is_none(tmp_path: Path) -> None:
-    assert output_folder(None, "--plots") is None
-    folder = output_folder(str(tmp_path / "a" / "b"), "--plots")
-    assert folder == tmp_path / "a" / "b"
-    assert list((tmp_path / "a" / "b").iterdir()) == []
-    (tmp_path / "file").touch()
-    with pytest.raises(Failure, match=r"--plots .*file is a file"):
-        output_folder(str(tmp_path / "file"), "--plots")
-    with pytest.raises(Failure, match=r"--plots .*Not a directory"):
-        output_folder(str(tmp_path / "file" / "under"), "--plots")
-
-
-def test_a_folder_without_room_or_leave_to_write_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def touch(self: Path) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(Path, "touch", touch)
-    with pytest.raises(Failure, match=r"--plots .*cannot write there: Read-only file system"):
-        output_folder(str(tmp_path), "--plots")
-
-
-# --- a file that comes in parts -------------------------------------------------------------------
-
-
-def parts(out: Path, *some: bytes, seen: str | None = None, then: Exception | None = None) -> None:
-    with replacing(out) as file:
-        for part in some:
-            file.write(part)
-            assert seen is None or out.read_text() == seen
-        if then is not None:
-            raise then
-
-
-def test_what_was_there_stays_until_the_new_is_whole(tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
-    out.write_text("old")
-    with pytest.raises(OSError, match="full"):
-        parts(out, b"n", b"ew", seen="old", then=OSError(errno.ENOSPC, "full"))
-    assert (out.read_text(), len(list(tmp_path.iterdir()))) == ("old", 1)
-    parts(out, b"n", b"ew", seen="old")
-    assert (out.read_text(), len(list(tmp_path.iterdir()))) == ("new", 1)
-
-
-def test_a_link_stays_and_what_it_points_to_is_written(tmp_path: Path) -> None:
-    target, link = tmp_path / "target.jsonl", tmp_path / "latest.jsonl"
-    link.symlink_to(target)
-    parts(link, b"found")
-    assert link.is_symlink()
-    assert target.read_bytes() == b"found"
-
-
-def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        parts(pipe, b"found")
-        assert os.read(reader, 100) == b"found"
-    finally:
-        os.close(reader)
-    assert pipe.is_fifo()

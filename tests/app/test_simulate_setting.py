@@ -40,3 +40,19 @@ def test_0_is_none(tmp_path: Path) -> None:
 def test_what_is_no_limit_is_refused_by_name(tmp_path: Path, field: str, value: str) -> None:
     with pytest.raises(Failure, match=field):
         read_config(written(tmp_path, f"{field} = {value}"))
+
+
+@pytest.mark.parametrize("mode", ["auto", "off"])
+@pytest.mark.parametrize("field", ['drafter = "eagle"', "draft_length = 3"])
+def test_a_pin_that_would_have_no_effect_is_refused(tmp_path: Path, field: str, mode: str) -> None:
+    path = written(tmp_path, f'mode = "{mode}"\n{field}')
+    with pytest.raises(
+        ValueError, match=f"drafter and draft_length are of mode pinned, not {mode}"
+    ):
+        read_config(path).scenario(tmp_path)
+
+
+def test_a_pin_is_the_setting(tmp_path: Path) -> None:
+    path = written(tmp_path, 'mode = "pinned"\ndrafter = "eagle"\ndraft_length = 3')
+    setting = read_config(path).scenario(tmp_path).setting
+    assert (setting.mode, setting.drafter, setting.draft_length) == ("pinned", "eagle", 3)

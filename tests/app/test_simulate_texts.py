@@ -107,8 +107,8 @@ def test_a_name_or_a_kind_that_the_rates_do_not_fit_is_named(
         ('synthetic = "edits"', "texts.other: it does not know the drafter 'suffix', but eagle"),
         ('trace = "a.jsonl"', "texts.other: it does not know the drafter 'suffix', but eagle, ngr"),
         ('recording = "live.jsonl"', "texts.other: it does not know the drafter 'mtp', but suffix"),
-        ('synthetic = "edits"\nbreaks = [{ at = 3, drafters = {} }]', "texts.other: breaks are of"),
         ('synthetic = "jokes"', "texts.other: synthetic: 'jokes' is not one of mixed"),
+        ('synthetic = ["edits", "jokes"]', "texts.other: synthetic: 'jokes' is not one of mixed"),
     ],
 )
 def test_texts_whose_drafters_are_given_must_know_all_of_the_machine(
@@ -118,6 +118,79 @@ def test_texts_whose_drafters_are_given_must_know_all_of_the_machine(
     recording(tmp_path, suffix="model_free")
     with pytest.raises(ValueError, match=problem):
         read(tmp_path, others(text))
+
+
+RATES = "drafters.mtp = { hot = [0.8], cold = [0.5] }"
+
+
+@pytest.mark.parametrize(
+    ("given", "beside", "goes_with"),
+    [
+        ("prompt = 100", "trace", "drafters"),
+        ("output = 100", "recording", "drafters"),
+        ("output = 100", "synthetic", "drafters"),
+        ("count = 9", "trace", "synthetic or drafters"),
+        ("count = 9", "recording", "synthetic or drafters"),
+        ("breaks = [{ at = 3, drafters = {} }]", "synthetic", "drafters"),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(
+    tmp_path: Path, given: str, beside: str, goes_with: str
+) -> None:
+    name = given.partition(" ")[0]
+    problem = f"texts.other: {name}: it has no effect beside {beside}, but goes with {goes_with}$"
+    with pytest.raises(ValueError, match=problem):
+        read(tmp_path, others(f'{beside} = "a"\n{given}'))
+
+
+def test_a_list_of_recipes_makes_texts_of_each(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    text = 'synthetic = ["rag", "qa", "qa"]\ncount = 30'
+    path.write_text(renamed("ngram", "eagle") + text)
+    library = read_config(path).scenario(tmp_path).library
+    prompts = [int(library.prompts[i]) for i in library.ranges["other"]]
+    assert [prompt >= 750 for prompt in prompts] == [True, False, False] * 10
+    path.write_text(renamed("ngram", "eagle") + text.replace("30", "2"))
+    with pytest.raises(ValueError, match=r"texts\.other: count: 2 texts are too few for 3 recipes"):
+        read_config(path).scenario(tmp_path)
+
+
+def test_texts_come_from_one_place(tmp_path: Path) -> None:
+    for text in ('synthetic = "edits"\ntrace = "a"', f'recording = "a"\n{RATES}', ""):
+        with pytest.raises(ValueError, match=r"texts\.other: give one of trace, recording, synth"):
+            read(tmp_path, others(text))
+
+
+def test_own_rates_may_have_lengths_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(others(f"{RATES}\nprompt = 4000\noutput = 10\ncount = 20"))
+    library = read_config(path).scenario(tmp_path).library
+    made = library.ranges["other"]
+    assert len(made) == 20
+    assert all(2000 <= library.prompts[i] <= 6000 for i in made)
+    assert all(library.last[i] - library.first[i] <= 15 for i in made)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cost", "problem"),
+    [
+        ("lookup", "rho = 0.1", "a lookup takes no cost, not rho"),
+        ("head", 'model = "llama-1b"', "a head takes pass_ms or rho, not model"),
+        ("head", "rho = 0.1\npass_ms = 1.0", "a head takes pass_ms or rho, not pass_ms and rho"),
+        (
+            "draft_model",
+            'model = "llama-1b"\nrho = 0.1',
+            "a draft_model takes model, not rho and m",
+        ),
+    ],
+)
+def test_a_cost_that_would_have_no_effect_is_refused(
+    tmp_path: Path, kind: str, cost: str, problem: str
+) -> None:
+    text = HEAD.replace('kind = "head"\nrho = 0.1', f'kind = "{kind}"\n{cost}')
+    assert text != HEAD
+    with pytest.raises(ValueError, match=rf"drafters\.mtp: {problem}"):
+        read(tmp_path, text + OWN)
 
 
 def renamed(suffix: str, mtp: str) -> str:

@@ -186,6 +186,7 @@ def test_a_decision_opens_with_its_inputs_and_candidates(
     table.click(position={"x": 20, "y": 52})
     expect(card.get_by_text("Inputs", exact=True)).to_be_visible()
     expect(card.get_by_text("Candidates", exact=True)).to_be_visible()
+    expect(card.get_by_text("Predicted and measured", exact=True)).to_be_visible()
 
 
 def test_overview_shows_live_numbers_under_load(page: Page, live: Live, load: None) -> None:

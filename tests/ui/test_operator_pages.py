@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import httpx
@@ -11,27 +11,18 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from tests import measured
-from tests.app.conftest import Api, running_api
-from tests.ui.test_pages import app, key, text
+from tests.app.conftest import Api, eventually
+from tests.ui import pages
+from tests.ui.pages import key, text
 from ui.client import ApiError, Client
+from ui.panels import decisions
 
 Open = Callable[[str], AppTest]
 
 
-@pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Generator[Api]:
-    with running_api(tmp_path_factory.mktemp("console")) as running:
-        running.ready()
-        yield running
-
-
 @pytest.fixture
 def opened(api: Api, monkeypatch: pytest.MonkeyPatch) -> Open:
-    def open_page(name: str) -> AppTest:
-        page = app(monkeypatch, api.url, api.admin_key).run()
-        return page.switch_page(str(Path("app_pages", f"{name}.py"))).run()
-
-    return open_page
+    return partial(pages.opened, monkeypatch, api)
 
 
 def test_runs_are_told_how_to_make_opened_compared_and_removed(api: Api, opened: Open) -> None:
@@ -65,12 +56,75 @@ def test_the_policy_is_switched_and_split(api: Api, opened: Open) -> None:
     assert api.client.get("/api/state").json()["controller"]["ab_policy"] == "off"
 
 
-@pytest.mark.parametrize("tab", ["Acceptance", "Cost", "What if", "Guidelines"])
+@pytest.mark.parametrize("old", [False, True])
+def test_a_selected_decision_opens_also_one_of_an_earlier_version(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, old: bool
+) -> None:
+    honest = Client.decisions
+
+    def found(client: Client, *arguments: Any) -> dict[str, Any]:
+        page = honest(client, *arguments)
+        for one in page["decisions"]:
+            if old:
+                one |= {"predicted_tokens": None, "predicted_ms": None}
+            else:
+                realised = {"steps": 4, "tokens": 10, "ms": 30.0, "goodput": 333.3}
+                one["realised"] = realised | {"tokens_per_step": 2.5, "ms_per_step": 7.5}
+        return page
+
+    monkeypatch.setattr(Client, "decisions", found)
+    monkeypatch.setattr(decisions, "_table", lambda *_: 0)
+    page = opened("controller")
+    assert not page.exception
+    (steps,) = [table.value for table in page.dataframe if "One step" in table.value.columns]
+    tokens, ms, _ = steps.to_dict("records")
+    if old:
+        assert (tokens["Difference"], ms["Difference"]) == ("–", "–")
+    else:
+        assert (tokens["Predicted"], tokens["Measured"]) == (2.0, 2.5)
+        assert (tokens["Difference"], ms["Difference"]) == ("+25 %", "-25 %")
+
+
+TABS = ["Acceptance", "Cost", "What if", "Guidelines", "Ledger", "Steps"]
+
+
+@pytest.mark.parametrize("tab", TABS)
 def test_each_tab_stands_a_report_with_nothing_in_it(opened: Open, tab: str) -> None:
     page = opened("controller")
     page.session_state["models-tab"] = tab
     page.run()
     assert not page.exception
+
+
+def test_the_ledger_tab_says_what_was_saved_and_lists_the_static_choices(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = {"drafter": "ngram", "draft_length": 4, "saved_s": 36.0, "low_s": 30.0}
+    account = {"steps": 8192, "tokens": 20000, "real_s": 60.0, "plain_s": 100.0, "saved_s": 40.0}
+    account |= {"best_static": best, "static": [best]}
+    report = {"ledger": {"window": account, "total": account}}
+    monkeypatch.setattr(Client, "report", lambda _: report)
+    page = opened("controller")
+    page.session_state["models-tab"] = "Ledger"
+    page.run()
+    assert not page.exception
+    assert "20,000 tokens took 60.0 s, which saved 40.0 % against plain decoding" in text(page)
+    columns = [set(table.value.columns) for table in page.dataframe]
+    assert any("Best static choice" in names for names in columns)
+    assert any("Static choice" in names for names in columns)
+
+
+def test_the_steps_tab_shows_sampled_steps_and_how_far_predictions_are_off(
+    api: Api, opened: Open
+) -> None:
+    eventually(lambda: api.client.get("/api/step-records").json()["step_records"])
+    page = opened("controller")
+    page.session_state["models-tab"] = "Steps"
+    page.run()
+    assert not page.exception
+    assert "in tokens by 25.0 % (in sum -25.0 %) and in ms by 10.0 % (in sum +10.0 %)" in text(page)
+    (table,) = [one.value for one in page.dataframe if "Drafts" in one.value.columns]
+    assert table.to_dict("records")[0]["Drafts"] == "ngram: 4 for 1"
 
 
 @pytest.mark.parametrize(

@@ -3,35 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
 from tests.conftest import Server, free_port
+from tests.ui.pages import app, key, text
 from ui.client import Client
 
-MAIN = Path(__file__).resolve().parents[2] / "ui" / "main.py"
 PAGES = tuple(f"app_pages/{name}.py" for name in ("overview", "chat", "controller", "benchmarks"))
-
-
-def app(monkeypatch: pytest.MonkeyPatch, url: str, key: str | None) -> AppTest:
-    monkeypatch.setenv("PACELINE_API_URL", url)
-    monkeypatch.delenv("PACELINE_PUBLIC_API_URL", raising=False)
-    if key:
-        monkeypatch.setenv("PACELINE_CONSOLE_KEY", key)
-    else:
-        monkeypatch.delenv("PACELINE_CONSOLE_KEY", raising=False)
-    return AppTest.from_file(str(MAIN), default_timeout=60)
-
-
-def key(page: AppTest, form: str, name: str) -> str:
-    """The key of a form's widget: the form's holds a number that the server's values decide."""
-    return f"{form}-{page.session_state[form][1]}-{name}"
-
-
-def text(page: AppTest) -> str:
-    return " ".join(str(getattr(element, "value", "")) for element in page.get("html"))
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from tests.app.conftest import MODEL, Api, eventually, running_api
-from tests.ui.test_pages import app, text
+from tests.app.conftest import MODEL, Api, eventually
+from tests.ui import pages
+from tests.ui.pages import text
 from ui import palette, recordings
 
 ONE: dict[str, Any] = {
@@ -57,13 +57,6 @@ def test_the_list_changes_when_one_begins_ends_or_goes_and_not_while_one_runs() 
 # --- the panel ------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Generator[Api]:
-    with running_api(tmp_path_factory.mktemp("recordings")) as running:
-        running.ready()
-        yield running
-
-
 @pytest.fixture(autouse=True)
 def empty(api: Api) -> Generator[None]:
     yield
@@ -73,14 +66,9 @@ def empty(api: Api) -> Generator[None]:
             client.delete(f"/api/recordings/{one['name']}")
 
 
-def opened(monkeypatch: pytest.MonkeyPatch, api: Api, key: str) -> AppTest:
-    page = app(monkeypatch, api.url, key).run()
-    return page.switch_page(str(Path("app_pages", "benchmarks.py"))).run()
-
-
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch, api: Api) -> AppTest:
-    return opened(monkeypatch, api, api.admin_key)
+    return pages.opened(monkeypatch, api, "benchmarks")
 
 
 def listed(api: Api) -> list[dict[str, Any]]:
@@ -188,7 +176,7 @@ def test_a_viewer_sees_and_fetches_and_starts_nothing(
     page: AppTest, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = record(page, api)
-    viewer = opened(monkeypatch, api, api.key("admin:read"))
+    viewer = pages.opened(monkeypatch, api, "benchmarks", api.key("admin:read"))
     viewer.button(key=f"open-recording-{name}").click().run()
     assert len(viewer.get("download_button")) == 1
     viewer.button(key="recording_start").click().run()

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from tests.app.conftest import Api, running_api
-from tests.ui.test_pages import app, key, text
+from tests.app.conftest import Api
+from tests.ui import pages
+from tests.ui.pages import key, text
 from ui.client import Client
 
 Open = Callable[..., AppTest]
 SCHEDULE = [{"max_requests": 4, "draft_length": 2}, {"max_requests": 8, "draft_length": 1}]
 PIN = {"mode": "pinned", "drafter": "ngram"}
-
-
-@pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Generator[Api]:
-    with running_api(tmp_path_factory.mktemp("setting")) as running:
-        running.ready()
-        yield running
 
 
 @pytest.fixture
@@ -33,8 +26,7 @@ def opened(api: Api, monkeypatch: pytest.MonkeyPatch) -> Open:
         """fresh_s: how long the page goes on with a state that it has read."""
         client = Client(api.url, api.admin_key, fresh_s=fresh_s)
         monkeypatch.setattr("ui.chrome._client", lambda url, key: client)
-        page = app(monkeypatch, api.url, api.admin_key).run()
-        return page.switch_page(str(Path("app_pages", "controller.py"))).run()
+        return pages.opened(monkeypatch, api, "controller")
 
     return open_page
 

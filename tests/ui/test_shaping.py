@@ -131,6 +131,22 @@ def test_a_decision_that_ran_no_step_yet_has_no_measured_goodput() -> None:
     assert shaping.outcome(fresh) == "–"
 
 
+def test_a_decision_shows_tokens_and_ms_of_a_step_as_predicted_and_as_measured() -> None:
+    realised = {**DECISION["realised"], "tokens_per_step": 3.0, "ms_per_step": 14.0}
+    decision = {**DECISION, "predicted_tokens": 2.5, "predicted_ms": 12.5, "realised": realised}
+    tokens, ms, goodput = shaping.step_rows(decision)
+    assert (tokens["Predicted"], tokens["Measured"], tokens["Difference"]) == (2.5, 3.0, "+20 %")
+    assert (ms["Predicted"], ms["Measured"], ms["Difference"]) == (12.5, 14.0, "+12 %")
+    assert (goodput["Predicted"], goodput["Difference"]) == (200.0, "+7 %")
+
+
+def test_a_decision_of_an_earlier_version_has_dashes_for_what_it_did_not_tell() -> None:
+    tokens, ms, goodput = shaping.step_rows(DECISION)
+    for row in (tokens, ms):
+        assert (row["Predicted"], row["Measured"], row["Difference"]) == (None, None, "–")
+    assert goodput["Difference"] == "+7 %"
+
+
 def test_candidates_are_sorted_by_goodput_and_the_chosen_one_is_marked() -> None:
     rows = shaping.candidate_rows(DECISION)
     assert [(row["label"], row["won"]) for row in rows] == [

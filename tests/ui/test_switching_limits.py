@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from pathlib import Path
-
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from tests.app.conftest import Api, running_api
-from tests.ui.test_pages import app, key, text
-
-
-@pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Generator[Api]:
-    with running_api(tmp_path_factory.mktemp("limits")) as running:
-        running.ready()
-        yield running
+from tests.app.conftest import Api
+from tests.ui import pages
+from tests.ui.pages import key, text
 
 
 def opened(api: Api, monkeypatch: pytest.MonkeyPatch) -> AppTest:
-    page = app(monkeypatch, api.url, api.admin_key).run()
-    return page.switch_page(str(Path("app_pages", "controller.py"))).run()
+    return pages.opened(monkeypatch, api, "controller")
 
 
 def in_force(api: Api) -> tuple[float | None, int | None]:

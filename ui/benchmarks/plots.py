@@ -105,17 +105,8 @@ def positions(rows: Sequence[Row]) -> alt.Chart:
     dashes = [DASHES[place % len(DASHES)] for place in range(len(arms))]
     chart = charts.frame(rows, "arm", "drafter", "position", "rate", "reached")
     chart = chart.mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=35)).encode(
-        x=alt.X(
-            "position:O",
-            title="Draft position",
-            axis=alt.Axis(labelAngle=0, titlePadding=charts.PADDING),
-        ),
-        y=alt.Y(
-            "rate:Q",
-            title="Conditional acceptance",
-            scale=alt.Scale(domain=[0, 1]),
-            axis=charts.percent_axis(),
-        ),
+        x=_places("position", "Draft position"),
+        y=_share("rate", "Conditional acceptance"),
         color=alt.Color(
             "drafter:N",
             scale=alt.Scale(domain=names, range=colours),
@@ -137,6 +128,20 @@ def positions(rows: Sequence[Row]) -> alt.Chart:
     return charts.sized(chart, 260)
 
 
+def _places(field: str, title: str) -> alt.X:
+    """Small whole numbers, each with its label."""
+    return alt.X(
+        f"{field}:O", title=title, axis=alt.Axis(labelAngle=0, titlePadding=charts.PADDING)
+    )
+
+
+def _share(field: str, title: str) -> alt.Y:
+    """From 0 to 100 %."""
+    return alt.Y(
+        f"{field}:Q", title=title, scale=alt.Scale(domain=[0, 1]), axis=charts.percent_axis()
+    )
+
+
 def joint_rows(rows: Sequence[Json]) -> list[Row]:
     """arm, accepted, share: share of verify steps that accepted at least so many tokens."""
     return [
@@ -152,17 +157,8 @@ def joint(rows: Sequence[Row], colours: Mapping[str, str]) -> alt.Chart:
     scale = alt.Scale(domain=arms, range=[colours.get(arm, palette.MUTED) for arm in arms])
     chart = charts.frame(rows, "arm", "accepted", "share")
     chart = chart.mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=35)).encode(
-        x=alt.X(
-            "accepted:O",
-            title="At least so many accepted tokens",
-            axis=alt.Axis(labelAngle=0, titlePadding=charts.PADDING),
-        ),
-        y=alt.Y(
-            "share:Q",
-            title="Share of verify steps",
-            scale=alt.Scale(domain=[0, 1]),
-            axis=charts.percent_axis(),
-        ),
+        x=_places("accepted", "At least so many accepted tokens"),
+        y=_share("share", "Share of verify steps"),
         color=alt.Color("arm:N", scale=scale, legend=charts.legend("Arm")),
         tooltip=[
             alt.Tooltip("arm:N", title="Arm"),

@@ -7,7 +7,7 @@ import streamlit as st
 from ui import charts, chrome, shaping
 from ui.client import ApiError
 from ui.markdown import plain
-from ui.panels import guidelines
+from ui.panels import guidelines, ledger, steps
 
 NO_CONNECTION = "No data: the API does not answer."
 CONTEXTS = (64, 128, 256, 512, 1024, 2048, 4096)
@@ -26,6 +26,8 @@ def show() -> None:
             "Cost": _cost,
             "What if": _what_if,
             "Guidelines": guidelines.show,
+            "Ledger": ledger.show,
+            "Steps": steps.show,
         }
         tabs = st.tabs(list(panels), key="models-tab", on_change="rerun")
         for tab, draw in zip(tabs, panels.values(), strict=True):

@@ -7,21 +7,19 @@ from typing import Any
 
 import streamlit as st
 
-from ui import answers, chrome, fields, policies
+from ui import answers, chrome, policies
 from ui.client import ApiError
 from ui.policies import POLICIES, Policy
+from ui.setting_form import Setting, SettingForm, in_force
 
-FORM = "policy"
-ANSWER = "policy"
-NAMES = ("policy", "policy_options", "ab_policy", "ab_options", "ab_share")
-"""What the form sets; the API replaces all of it."""
+FORM = SettingForm("policy", ("policy", "policy_options", "ab_policy", "ab_options", "ab_share"))
 HELP = "KEY=VALUE with spaces in between; what is left out has its default"
 EMPTY_AB = "No request has ended since the comparison began."
 
 
-def changed(setting: dict[str, Any]) -> bool:
-    """Whether the form was drawn from other policies."""
-    return fields.changed(FORM, _part(setting))
+def changed(setting: Setting) -> bool:
+    """Whether the form was drawn from another policy."""
+    return FORM.changed(setting)
 
 
 def show(setting: dict[str, Any]) -> None:
@@ -40,12 +38,8 @@ def show(setting: dict[str, Any]) -> None:
 # when the policies were changed elsewhere (see `switching`).
 @st.fragment(key="policy-form")
 def _form(drawn: dict[str, Any]) -> None:
-    setting = _now() or drawn
-    if changed(setting):
-        text = f"Changed elsewhere, by {setting.get('set_by') or 'somebody'}; the form shows it now"
-        text += ", and what was not applied is gone."
-        answers.keep(ANSWER, f"{text} In force: {policies.in_force(setting)}.", good=True)
-    form = fields.key(FORM, _part(setting))
+    setting = in_force() or drawn
+    form = FORM.key(setting, _told)
     left, right = st.columns(2, gap="medium")
     with left:
         policy, options = _choice(form, "Policy", setting, "policy", "policy_options")
@@ -74,8 +68,9 @@ def _form(drawn: dict[str, Any]) -> None:
                 "acceptance and decisions; their results appear here.</div>"
             )
     if st.button("Apply policy", key=f"{form}-apply", type="primary"):
-        _apply(policies.change(policy, options, second, second_options, share))
-    answers.show(ANSWER)
+        wanted = policies.change(policy, options, second, second_options, share)
+        FORM.apply(lambda: chrome.client().set_policy(wanted), _said)
+    answers.show(FORM.name)
 
 
 def _choice(
@@ -107,27 +102,16 @@ def _choice(
     return chosen, text
 
 
-def _part(setting: dict[str, Any]) -> dict[str, Any]:
-    return {name: setting.get(name) for name in NAMES}
+def _said(setting: Setting) -> str:
+    return f"In force: {policies.in_force(setting)}."
 
 
-def _now() -> dict[str, Any] | None:
-    """The setting in force, None while the API or the engine does not tell it."""
-    return (chrome.state() or {}).get("controller")
-
-
-def _apply(change: dict[str, Any]) -> None:
-    chrome.client().forget_state()
-    now = _now()
-    if now is not None and changed(now):
-        st.rerun()  # the form takes it over and says so, instead of undoing it
-    try:
-        setting = chrome.client().set_policy(change)
-    except ApiError as error:
-        answers.keep(ANSWER, error.message, good=False)
-    else:
-        fields.keep(FORM, _part(setting))
-        answers.keep(ANSWER, f"In force: {policies.in_force(setting)}.", good=True)
+def _told(setting: Setting) -> str:
+    by = setting.get("set_by") or "somebody"
+    return (
+        f"Changed elsewhere, by {by}; the form shows it now, and what was not applied is gone. "
+        f"{_said(setting)}"
+    )
 
 
 @st.fragment(run_every=10.0, key="policy-results")

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import streamlit as st
 
-from ui import answers, chrome, fields, shaping
+from ui import answers, chrome, shaping
 from ui.client import ApiError
+from ui.setting_form import Setting, SettingForm, in_force
 
-FORM = "switch"
-ANSWER = "switch"
-NAMES = (
-    "mode",
-    "drafter",
-    "draft_length",
-    "schedule",
-    "max_drafting_requests",
-    "tpot_target_ms",
-    "draft_budget",
+FORM = SettingForm(
+    "switch",
+    (
+        "mode",
+        "drafter",
+        "draft_length",
+        "schedule",
+        "max_drafting_requests",
+        "tpot_target_ms",
+        "draft_budget",
+    ),
 )
-"""What the form sets; the API replaces all of it."""
 MODES = {"auto": "Auto", "pinned": "Pinned", "off": "Off"}
 MEANINGS = {
     "auto": "The controller chooses drafter and draft length for every request and step.",
@@ -30,22 +30,10 @@ MEANINGS = {
     "off": "Plain decoding for every request, whatever it asks for.",
 }
 
-Setting = Mapping[str, Any]
-
-
-def part(setting: Setting) -> dict[str, Any]:
-    """What of the controller's setting the form sets."""
-    return {name: setting.get(name) for name in NAMES}
-
 
 def changed(setting: Setting) -> bool:
     """Whether the form was drawn from another setting."""
-    return fields.changed(FORM, part(setting))
-
-
-def in_force() -> dict[str, Any] | None:
-    """The controller's setting, None while the API or the engine does not tell it."""
-    return (chrome.state() or {}).get("controller")
+    return FORM.changed(setting)
 
 
 # Not refreshed by time: a refresh must not come between the operator's clicks. It is drawn anew
@@ -54,9 +42,7 @@ def in_force() -> dict[str, Any] | None:
 def show(drawn: dict[str, Any]) -> None:
     """drawn: the setting to begin from, while the API does not tell a newer one."""
     setting = in_force() or drawn
-    if changed(setting):
-        answers.keep(ANSWER, _told(setting), good=True)
-    form = fields.key(FORM, part(setting))
+    form = FORM.key(setting, _told)
     with st.container(border=True, key="card-switch"):
         st.html('<div class="pl-head">Mode</div>')
         mode = st.segmented_control(
@@ -73,9 +59,10 @@ def show(drawn: dict[str, Any]) -> None:
         pin = _pin(form, setting, mode == "pinned")
         limits = _limits(form, setting, mode == "off")
         if st.button("Apply", type="primary", key=f"{form}-apply", width="stretch"):
-            _apply({"mode": mode} | (pin if mode == "pinned" else {}) | limits)
+            wanted = {"mode": mode} | (pin if mode == "pinned" else {}) | limits
+            FORM.apply(lambda: chrome.client().set_controller(wanted), shaping.setting_sentence)
         with st.container(key="switch-answer"):
-            if not answers.show(ANSWER):  # keeps the place, so that the answer moves nothing
+            if not answers.show(FORM.name):  # keeps the place, so that the answer moves nothing
                 st.html("&nbsp;")
 
 
@@ -196,20 +183,6 @@ def _enabled() -> list[str]:
     except ApiError:
         pass  # the banner says why
     return st.session_state.get("switch_names", ["none"])
-
-
-def _apply(wanted: dict[str, Any]) -> None:
-    chrome.client().forget_state()
-    now = in_force()
-    if now is not None and changed(now):
-        st.rerun()  # the form takes it over and says so, instead of undoing it
-    try:
-        after = chrome.client().set_controller(wanted)
-    except ApiError as error:
-        answers.keep(ANSWER, error.message, good=False)
-        return
-    fields.keep(FORM, part(after))
-    answers.keep(ANSWER, shaping.setting_sentence(after), good=True)
 
 
 def _told(setting: Setting) -> str:

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 from app.bench import drafters, local, machine
-from app.bench.local import handled, hurrying, local_server, terminable
+from app.bench.local import hurrying, local_server
 from app.bench.peers import process
 from app.bench.peers.process import Peer, PeerError, Setup, Wanted
 from app.children import Child
 from app.failures import Failure
 from app.progress import Bars
+from app.signals import handled, terminable
 
 BEFORE = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 

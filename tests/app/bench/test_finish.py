@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from app.bench import command, publish, table
+from app.bench import command, table
 from app.bench.finish import finish, output_files
-from app.bench.publish import output_file, write
 from app.bench.running import Measurement
 from app.cli import main
 from app.failures import Failure, SettingsError
@@ -163,52 +162,11 @@ def test_whether_the_rows_may_be_recorded_is_asked_before_the_run(
     assert ("could not be recorded" in shown) == (not passes)
 
 
-def test_places_where_nothing_can_be_written_are_refused_before_a_run(tmp_path: Path):
-    with pytest.raises(Failure, match=r"--json .* is a folder: give the name of a file"):
-        output_file(str(tmp_path))
-    with pytest.raises(Failure, match=r"--csv .*: there is no folder .*gone"):
-        output_file(str(tmp_path / "gone" / "x.csv"), "--csv")
-    with pytest.raises(Failure, match=r"cannot write there: File name too long\."):
-        output_file(str(tmp_path / ("x" * 252)))
-    (tmp_path / "x.part").mkdir()
-    with pytest.raises(Failure, match="cannot write there"):
-        output_file(str(tmp_path / "x"))
-    assert output_file(str(tmp_path / "y")) == tmp_path / "y"
-    assert not list(tmp_path.glob("y*"))
-    assert output_file(None) is output_file("") is None
-
-
-def test_a_protected_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    out = tmp_path / "out.json"
-    out.touch()
-    monkeypatch.setattr(publish.os, "access", lambda path, mode: path != out)  # root may all
-    with pytest.raises(Failure, match="is write-protected"):
-        output_file(str(out))
-
-
 def test_two_forms_in_one_file_are_refused(tmp_path: Path):
     both = asked(tmp_path)
     both.html = both.csv
     with pytest.raises(SettingsError, match="--csv and --html name the same file"):
         output_files(both)
-
-
-def test_a_link_stays_one_and_a_pipe_is_written_as_it_stands(tmp_path: Path):
-    (tmp_path / "real").write_text("old", "utf-8")
-    (tmp_path / "link").symlink_to("real")
-    assert output_file(str(tmp_path / "link")) is not None
-    write(tmp_path / "link", b"new")
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "real").read_text("utf-8") == "new"
-    os.mkfifo(tmp_path / "pipe")
-    assert output_file(str(tmp_path / "pipe")) is not None
-    end = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        write(tmp_path / "pipe", b"through")
-        assert os.read(end, 100) == b"through"
-    finally:
-        os.close(end)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe", "real"]
 
 
 def test_categories_are_shown_and_stored_as_they_are(

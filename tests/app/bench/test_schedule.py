@@ -57,11 +57,11 @@ def test_a_trace_is_replayed_from_its_first_request(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        ("yesterday,5,5", "line 5: Invalid isoformat"),
-        ("2023-11-16 18:17:06,nan,5", "line 5: ContextTokens is nan"),
-        ("2023-11-16 18:17:06,5,-1", "line 5: GeneratedTokens is -1"),
-        ("2023-11-16 18:17:06,5,99999999", "line 5: GeneratedTokens"),
-        ("2023-11-16 18:17:06,5", "line 5: could not convert"),
+        ("yesterday,5,5", "line 5: no arrival: Invalid isoformat"),
+        ("2023-11-16 18:17:06,nan,5", "line 5: no arrival: ContextTokens is nan"),
+        ("2023-11-16 18:17:06,5,-1", "line 5: no arrival: GeneratedTokens is -1"),
+        ("2023-11-16 18:17:06,5,99999999", "line 5: no arrival: GeneratedTokens"),
+        ("2023-11-16 18:17:06,5", "line 5: no arrival: could not convert"),
         ("2023-12-24 18:17:06,5,5", "more than a week"),
     ],
 )

@@ -110,7 +110,7 @@ def test_a_command_ends_at_its_limit_with_all_that_it_started(tmp_path: Path) ->
 def test_what_a_command_measured_until_its_limit_is_kept(tmp_path: Path) -> None:
     code = (
         "import sys, time\n"
-        "from app.bench.local import terminable\n"
+        "from app.signals import terminable\n"
         "with terminable():\n"
         "    try: time.sleep(60)\n"
         "    except KeyboardInterrupt: open(sys.argv[1], 'w').write('{\"a\": 1}')"
