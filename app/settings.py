@@ -167,8 +167,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     calibration: Annotated[
         Literal["auto", "fresh", "off"],
         Meta(
-            description="auto: use the cached cost table if there is one; fresh: measure; off: begin "
-            "with an estimate from the machine's bandwidth and arithmetic"
+            description="auto: use the cached cost table if there is one; fresh: measure; off: "
+            "begin with an estimate from the machine's bandwidth and arithmetic"
         ),
     ] = "auto"
     step_timeout_s: Annotated[

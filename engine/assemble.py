@@ -9,6 +9,7 @@ from torch import Tensor
 from engine.batch import Chunk
 from engine.drafts import Draft
 from engine.scheduler import Prefill, Work
+from engine.unseen import unseen_of
 
 
 def assemble(
@@ -18,10 +19,11 @@ def assemble(
 
     masks: request id -> grammar mask of its wanted rows, also of those that end a prefill."""
     masks = masks or {}
+    unseen = [unseen_of(draft.tokens) for draft in drafts]
     chunks = [
         Chunk(
             request=request.id,
-            ids=[request.tokens[-1], *draft.tokens],
+            ids=[request.tokens[-1], *(draft.tokens if late is None else [0] * len(late))],
             start=request.computed,
             pages=request.pages,
             draw=request.draw,
@@ -31,8 +33,9 @@ def assemble(
             prompt_length=request.prompt_length,
             mask=masks.get(request.id),
             logprobs=request.draw.logprobs,
+            unseen=late,
         )
-        for request, draft in zip(work.decoding, drafts, strict=True)
+        for request, draft, late in zip(work.decoding, drafts, unseen, strict=True)
     ]
     chunks.extend(_prefill(prefill, masks) for prefill in work.prefills)
     return chunks

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +27,33 @@ class Attention(Protocol):
 
     def plan(self, batch: Batch) -> Attend:
         """Prepare one step; the returned function serves every layer of it."""
+        ...
+
+
+class Fixed(Protocol):
+    """One pass of a graph, over as many chunks of one row every time."""
+
+    @property
+    def attend(self) -> Attend:
+        """Serves every layer of it, with what `plan` was told last."""
+        ...
+
+    def plan(self, chunks: Sequence[Chunk]) -> None:
+        """Prepare the next run. Enqueues, and waits for nothing but the plan before."""
+        ...
+
+
+@runtime_checkable
+class Fixes(Protocol):
+    """An attention whose passes a graph can repeat."""
+
+    most_keys: int
+    """Of all chunks of a pass together."""
+
+    def fixed(self, slots: Tensor, hides: bool) -> Sequence[Fixed] | None:
+        """Passes of one row for each of the slots int64 [passes, rows], which are read at each run.
+        Their plans are told before the first of them runs. hides: some chunk's first keys are
+        hidden. None where a layer has no such kernel."""
         ...
 
 

@@ -1,18 +1,12 @@
 """Attention over pages through FlashInfer's paged prefill kernel (CUDA, optional extra `gpu`).
 
 One wrapper serves prefill, decode and verify: all are appends of n rows to L keys, causal
-aligned to the end. Layers of equal kind share a wrapper and its plan of the step.
-
-Where a chunk's first keys are hidden, the pool is described as pages of one token each: a list of
-pages can only begin where a page does."""
+aligned to the end."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,10 +16,10 @@ from engine.batch import Batch, Chunk, pack
 from engine.device import Device, Event
 from engine.draw import Draw
 from engine.errors import StartError
+from engine.flashinfer_plans import MOST_INDICES, FixedPlan, Planner
 from engine.kv import KvPool
 from engine.shape import Attend, AttentionKind, Shape
 
-WORKSPACE_BYTES = 128 * 1024 * 1024
 HEAD_DIMS = (64, 128, 256)
 DTYPES = (torch.float16, torch.bfloat16)
 TOLERANCE = 0.05
@@ -77,147 +71,29 @@ class FlashInferAttention:
     """Plans once per kind and step; every layer of the kind runs that plan."""
 
     name = "flashinfer"
+    most_keys = MOST_INDICES
 
     def __init__(self, pool: KvPool, shape: Shape, device: Device) -> None:
-        self._pool = pool
-        self._kinds = shape.kinds
-        self._device = device
-        # A run's scratch space: layers run one after another, so they can share it.
-        workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device.torch_device)
-        self._wrappers = {
-            kind: _open_wrapper(kind, workspace, device.dtype)
-            for kind in dict.fromkeys(self._kinds)
-        }
-        first = self._wrappers[self._kinds[0]]
-        self._takes_uniform = "uniform_q_len" in inspect.signature(first.plan).parameters
+        self._planner = Planner(pool, shape.kinds, device)
+        self._wrappers = self._planner.wrappers()
         self._planned: Event | None = None
 
     def plan(self, batch: Batch) -> Attend:
         """It may wait for the device, until the plan before has been copied there: a third place
-        that waits, beside Step.result and Drawn.result. A model drafter plans several times in a
-        step, and the copies of a plan are enqueued behind the pass before."""
-        pool, kinds, wrappers = self._pool, self._kinds, self._wrappers
+        that waits, beside Step.result and Drawn.result. A model drafter whose passes are not fixed
+        plans several times in a step, and the copies of a plan are enqueued behind the pass
+        before."""
         hides = any(chunk.first for chunk in batch.chunks)
-        size = 1 if hides else pool.page_size
-        query_ends = [0]
-        for chunk in batch.chunks:
-            query_ends.append(query_ends[-1] + len(chunk.ids))
-        page_ends, indices, last = self._tokens(batch) if hides else self._pages(batch)
-        # plan reads all but the indices on the host: device tensors there would wait for the GPU.
-        where = (self._host(query_ends), self._host(page_ends), indices, self._host(last))
-        seq_lens = self._host([chunk.kv_length - chunk.first for chunk in batch.chunks])
-        options = self._uniform_rows(batch)
         if self._planned is not None:
             # A wrapper copies each plan out of the same pinned buffer.
             self._planned.synchronize()
-        for kind, wrapper in wrappers.items():
-            wrapper.plan(
-                *where,
-                kind.heads,
-                kind.kv_heads,
-                kind.head_dim,
-                size,
-                causal=True,
-                sm_scale=kind.scale,
-                window_left=-1 if kind.window is None else kind.window - 1,
-                logits_soft_cap=kind.softcap,
-                q_data_type=self._device.dtype,
-                kv_data_type=self._device.dtype,
-                seq_lens=seq_lens,
-                # Before 0.7 a split whose keys are all hidden from a row gives NaN with sinks.
-                disable_split_kv=kind.sinks,
-                **options,
-            )
-        self._planned = self._device.record()
-        slots = batch.slots
+        self._planned = self._planner.plan(self._wrappers, batch.chunks, hides)
+        return self._planner.attend(self._wrappers, batch.slots, hides)
 
-        def attend(
-            layer: int, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, /
-        ) -> Tensor:
-            keys, values, kind = pool.keys[layer], pool.values[layer], kinds[layer]
-            keys.index_copy_(0, slots, k)
-            values.index_copy_(0, slots, v)
-            paged = (len(keys) // size, size, kind.kv_heads, kind.head_dim)
-            q = q.contiguous()
-            extra: tuple[Any, ...] = ()
-            if kind.sinks:
-                # `run(sinks=...)` is dropped silently by the kernels used here; the wrapper for
-                # sinks takes them, and the scale again, by position.
-                assert sinks is not None
-                extra = (sinks.float(), kind.scale)
-            out = torch.empty_like(q)
-            wrappers[kind].run(q, (keys.view(paged), values.view(paged)), *extra, out=out)
-            return out.flatten(1)
-
-        return attend
-
-    def _pages(self, batch: Batch) -> tuple[list[int], Tensor, list[int]]:
-        """Where each chunk's pages end in the list of all, that list, int32 on the device, and the
-        tokens in the last page of each."""
-        size = self._pool.page_size
-        ends, held, last = [0], [], []
-        for chunk in batch.chunks:
-            used = -(-chunk.kv_length // size)
-            held.extend(chunk.pages[:used])
-            ends.append(len(held))
-            last.append(chunk.kv_length - (used - 1) * size)
-        return ends, self._device.tensor(held, torch.int32), last
-
-    def _tokens(self, batch: Batch) -> tuple[list[int], Tensor, list[int]]:
-        """The same with each key that is seen as a page of its own. The slots are computed on the
-        device: a list of every token is long."""
-        size, device = self._pool.page_size, self._device
-        ends, held, skipped = [0], [], []
-        for chunk in batch.chunks:
-            begin, used = chunk.first // size, -(-chunk.kv_length // size)
-            # In the list of all slots of the held pages, the chunk's first key lies so far behind
-            # its place in the list of the keys that are seen.
-            skipped.append(len(held) * size + chunk.first % size - ends[-1])
-            held.extend(chunk.pages[begin:used])
-            ends.append(ends[-1] + chunk.kv_length - chunk.first)
-        counts = [after - before for before, after in pairwise(ends)]
-        within = torch.arange(size, dtype=torch.int32, device=device.torch_device)
-        pages = device.tensor(held, torch.int32)
-        slots = (pages.unsqueeze(1) * size + within).flatten()
-        behind = torch.repeat_interleave(
-            device.tensor(skipped, torch.int64),
-            device.tensor(counts, torch.int64),
-            output_size=ends[-1],
-        )
-        seen = torch.arange(ends[-1], device=device.torch_device) + behind
-        return ends, slots.index_select(0, seen), [1] * len(counts)
-
-    def _uniform_rows(self, batch: Batch) -> dict[str, int]:
-        """A hint for the planner, where the installed version (0.7) takes it."""
-        rows = len(batch.chunks[0].ids)
-        if self._takes_uniform and all(len(chunk.ids) == rows for chunk in batch.chunks):
-            return {"uniform_q_len": rows}
-        return {}
-
-    def _host(self, values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int32, pin_memory=self._device.is_cuda)
-
-
-def _open_wrapper(kind: AttentionKind, workspace: Tensor, dtype: torch.dtype) -> Any:
-    """FlashInfer's wrapper in NHD layout. Always its fa2 kernels: they run on every GPU since
-    Turing and are the faster ones for the few rows of decode and verify."""
-    from flashinfer import (
-        BatchAttentionWithAttentionSinkWrapper,
-        BatchPrefillWithPagedKVCacheWrapper,
-    )
-
-    if not kind.sinks:
-        return BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", backend="fa2")
-    return BatchAttentionWithAttentionSinkWrapper(
-        workspace,
-        "NHD",
-        backend="fa2",
-        q_data_type=dtype,
-        kv_data_type=dtype,
-        head_dim_qk=kind.head_dim,
-        head_dim_vo=kind.value_dim,
-        window_left=-1 if kind.window is None else kind.window - 1,
-    )
+    def fixed(self, slots: Tensor, hides: bool) -> list[FixedPlan] | None:
+        if not self._planner.fixes:
+            return None
+        return [FixedPlan(self._planner, number, own, hides) for number, own in enumerate(slots)]
 
 
 def prove(shape: Shape, page_size: int, device: Device) -> None:

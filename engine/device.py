@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -16,11 +17,23 @@ class Event(Protocol):
     def synchronize(self) -> None: ...
 
 
+class Mark(Event, Protocol):
+    """An event whose time counts."""
+
+    def elapsed_time(self, end_event: Any, /) -> float:
+        """Milliseconds of the device from this mark to a later one. Both must have happened."""
+        ...
+
+
 class _Done:
     """An event that has already happened: the CPU computes at once."""
 
     def synchronize(self) -> None:
         return
+
+    def elapsed_time(self, end_event: Any, /) -> float:
+        """Nothing was left to the device: the host's clock has all of it."""
+        return 0.0
 
 
 @dataclass(frozen=True)
@@ -59,6 +72,25 @@ class Device:
         event = torch.cuda.Event()
         event.record()
         return event
+
+    def mark(self) -> Mark:
+        """The same, and when the device came to it."""
+        if not self.is_cuda:
+            return _Done()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def graph(self, body: Callable[[], None]) -> Callable[[], None]:
+        """What does as `body` did, whenever it is called: on a GPU its kernels at one launch, with
+        the values that their tensors hold then. Making one waits for the device."""
+        if not self.is_cuda:
+            return body
+        graph = torch.cuda.CUDAGraph()
+        # Another thread may be loading a drafter meanwhile.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            body()
+        return graph.replay
 
     def free_bytes(self) -> int:
         """Memory that a page pool may be sized from."""

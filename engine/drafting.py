@@ -19,11 +19,13 @@ from controller.contract import (
     ShadowScore,
     Wish,
 )
+from engine.draft_calls import Calls
 from engine.drafters.base import Committed, Drafter
 from engine.drafts import Draft
 from engine.guarded import Guarded
 from engine.request import Request
 from engine.scheduler import Prefill, Work
+from engine.unseen import Unseen
 
 log = logging.getLogger(__name__)
 
@@ -166,10 +168,12 @@ class Drafting:
         decoding: Sequence[Request],
         plan: Plan,
         grow: Callable[[Request, int], int],
-    ) -> tuple[list[Draft], list[Proposal]]:
+    ) -> tuple[list[Draft], Calls]:
         """One draft per decoding request, empty for plain decoding, and what the drafters took for
         them. Ids the target does not know end a draft at their place, and so does its bar.
-        grow(request, rows): how many rows it has pages for."""
+        grow(request, rows): how many rows it has pages for.
+
+        Tokens that the device has drawn are left there, unless a bar or a tail needs them."""
         drafts = [_NOTHING] * len(decoding)
         asked: dict[str, list[tuple[int, int]]] = {}
         tails: dict[str, list[tuple[int, int, int]]] = {}
@@ -183,7 +187,7 @@ class Drafting:
                 asked.setdefault(one.drafter, []).append((index, min(head, granted)))
             if granted > head and one.tail in self.drafters:
                 tails.setdefault(one.tail, []).append((index, head, granted - head))
-        proposals: list[Proposal] = []
+        calls = Calls()
         for name, some in asked.items():
             begin = time.perf_counter()
             requests, lengths = [decoding[index] for index, _ in some], [n for _, n in some]
@@ -195,14 +199,14 @@ class Drafting:
                     drafts[index] = draft.cut(min(length, self._known(draft.tokens)))
             ms = 1e3 * (time.perf_counter() - begin)
             if guarded.weighty is None:
-                proposals.append(Proposal(name, len(some), max(lengths), ms))
+                calls.add(Proposal(name, len(some), max(lengths), ms), begin, proposed)
             else:  # it may only have caught up with the text
                 lengths = [n for n, draft in zip(lengths, proposed, strict=True) if draft]
                 depth, rows = max(lengths, default=0), guarded.take_catch_up()
-                proposals.append(Proposal(name, len(lengths), depth, ms, rows))
+                calls.add(Proposal(name, len(lengths), depth, ms, rows), begin, proposed)
         for name, more in tails.items():
             self._continue(name, decoding, drafts, more)
-        return drafts, proposals
+        return drafts, calls
 
     def follow(self, prefills: Sequence[Prefill]) -> list[Proposal]:
         """Have the drafters that compute on the text take in the prompts of this step, of requests
@@ -248,7 +252,7 @@ class Drafting:
             return
         added = self.guarded[name].extend(
             [decoding[index] for index, _, _ in whole],
-            [drafts[index].tokens for index, _, _ in whole],
+            [list(drafts[index].tokens) for index, _, _ in whole],
             [most for _, _, most in whole],
         )
         for (index, _, most), tokens in zip(whole, added, strict=True):
@@ -289,7 +293,10 @@ class Drafting:
             self.guarded[name].forget(request)
 
     def _known(self, tokens: Sequence[int]) -> int:
-        """How many tokens come before the first id that the target does not have."""
+        """How many tokens come before the first id that the target does not have. What is unseen
+        was drawn through a vocabulary map, which has no others."""
+        if isinstance(tokens, Unseen):
+            return len(tokens)
         for place, token in enumerate(tokens):
             if not 0 <= token < self._vocabulary:
                 return place

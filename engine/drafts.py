@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+from engine.unseen import leading
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """tokens: the proposed ids, in order. q: float32 [n <= len(tokens), V] on the target's device,
-    the law that each of the first n tokens was drawn from; None for one-hot drafts. Tokens without
-    a row in q are a function of the committed text and of the tokens before them. Those with one
-    must each be a fresh draw from exactly it.
+    """tokens: the proposed ids, in order; see Unseen for those that are still on the device. q:
+    float32 [n <= len(tokens), V] on the target's device, the law that each of the first n tokens
+    was drawn from; None for one-hot drafts. Tokens without a row in q are a function of the
+    committed text and of the tokens before them. Those with one must each be a fresh draw from
+    exactly it.
 
     head: how many tokens the first drafter of a chain drafted; the others are its tail's. None for
     a draft that nobody was asked to continue.
@@ -27,7 +30,7 @@ class Draft:
     second best, as a difference of logits at the draw's temperature; each was known before the
     token of its place was drawn. Kept whole when the draft is cut."""
 
-    tokens: list[int] = field(default_factory=list)
+    tokens: Sequence[int] = field(default_factory=list)
     q: Tensor | None = None
     head: int | None = None
     margins: Sequence[float] = ()
@@ -42,7 +45,7 @@ class Draft:
             return self
         q = None if self.q is None else self.q[:length]
         head = None if self.head is None else min(self.head, length)
-        return Draft(self.tokens[:length], q, head, self.margins)
+        return Draft(leading(self.tokens, length), q, head, self.margins)
 
     def refuse(self, length: int) -> Draft:
         """Its first `length` tokens; a mask rules out the next one."""

@@ -75,8 +75,9 @@ class Findings:
 
 
 class Step:
-    """A step in flight. `result` waits for the device; besides only Drawn.result does, of the model
-    drafters (engine/draft_models/passes.py), and FlashInferAttention.plan for its last copy."""
+    """A step in flight. `result` waits for the device. Besides, Drawn.result does where somebody
+    needs drafted tokens before that (engine/draft_models/drawn.py), and FlashInferAttention.plan
+    for its last copy."""
 
     def __init__(self, batch: Batch, findings: Findings, done: Event) -> None:
         self.batch = batch

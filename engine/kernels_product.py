@@ -174,8 +174,8 @@ def product(
     x: Any, rows: int, inputs: int, weight: Any, bias: Any, has_bias: bool, out: Any,
     outputs: int, width: int, sums: Any, me: int, team: int,
 ) -> None:  # fmt: skip
-    """out [rows, outputs] = x [rows, inputs] @ weight^T + bias; this thread's panels of it. width is
-    PANEL, whatever is given. sums: float32 [2, MOST_AT_ONCE, PANEL] of the thread's own."""
+    """out [rows, outputs] = x [rows, inputs] @ weight^T + bias; this thread's panels of it. width
+    is PANEL. sums: float32 [2, MOST_AT_ONCE, PANEL] of the thread's own."""
     panels = (outputs + PANEL - 1) // PANEL
     size = (inputs + K_PADDING - 1) // K_PADDING * K_PADDING * PANEL
     more = shift(sums, MOST_AT_ONCE * PANEL)

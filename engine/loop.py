@@ -171,8 +171,8 @@ class Engine:
         offered = time.perf_counter()
         plan = self.drafting.plan(self.steps, work, offers, self._verification.row_limit)
         planned = time.perf_counter()
-        drafts, proposals = self.drafting.draft(work.decoding, plan, self.scheduler.grow)
-        proposals += self.drafting.follow(work.prefills)
+        drafts, calls = self.drafting.draft(work.decoding, plan, self.scheduler.grow)
+        followed = self.drafting.follow(work.prefills)
         lanes = [
             _Lane(request, allotment.drafter, allotment.tail, draft)
             for request, allotment, draft in zip(
@@ -184,22 +184,26 @@ class Engine:
         drafts = [lane.draft for lane in lanes]
         verdict = self._verification.run(assemble(work, drafts, masks))
         verified = time.perf_counter()
+        proposals, end = calls.settled()
+        # what the device drew after the host had gone on
+        late = max(0.0, min(end, verified) - drafted)
         if verdict.split:
             work, lanes = self._after_split(work, lanes, verdict)
         outcomes, first_tokens = self._commit(work, lanes, offers, verdict.results)
         done = time.perf_counter()
-        draft_seconds = (offered - begin) + (drafted - planned)
+        draft_seconds = (offered - begin) + (drafted - planned) + late
+        verify_seconds = verified - drafted - late
         outcome = StepOutcome(
             step=self.steps,
             requests=len(work.decoding),
             rows=sum(1 + len(lane.draft) for lane in lanes),
             prefill_rows=sum(prefill.rows for prefill in work.prefills),
             context_tokens=sum(request.computed for request in work.decoding),
-            verify_ms=1e3 * (verified - drafted),
+            verify_ms=1e3 * verify_seconds,
             draft_ms=1e3 * draft_seconds,
-            overhead_ms=1e3 * (done - begin - draft_seconds - (verified - drafted) + self._after),
+            overhead_ms=1e3 * (done - begin - draft_seconds - verify_seconds + self._after),
             per_request=tuple(outcomes),
-            proposals=tuple(proposals),
+            proposals=(*proposals, *followed),
         )
         self.meter.add(outcome, first_tokens)
         if work.decoding:

@@ -47,7 +47,7 @@ def mask_pairs(
         output = chunk.history[len(chunk.history) - min(longest, produced) :]
         drafts = chunk.drafts
         for place, row in enumerate(group):
-            forbidden = _begun(draw.bad_words, output, drafts[:place])
+            forbidden = _begun(draw.bad_words, output, drafts[:place]) if longest > 0 else []
             if produced + place < draw.min_tokens:
                 forbidden.extend(draw.end_ids)
             rows.extend([row] * len(forbidden))

@@ -149,9 +149,8 @@ def _plain(chunk: Chunk) -> Chunk:
     if not chunk.drafted:
         return chunk
     mask = None if chunk.mask is None else chunk.mask[:1]
-    return replace(
-        chunk, ids=chunk.ids[: len(chunk.ids) - chunk.drafted], drafted=0, q=None, mask=mask
-    )
+    ids = chunk.ids[: len(chunk.ids) - chunk.drafted]
+    return replace(chunk, ids=ids, drafted=0, q=None, mask=mask, unseen=None)
 
 
 def _halves(chunks: Sequence[Chunk]) -> list[list[Chunk]]:

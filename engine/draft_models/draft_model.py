@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -11,31 +11,36 @@ from torch import Tensor
 
 from controller.contract import Offer, ShadowScore
 from engine.attention import Attention
+from engine.decoder import Decoder
 from engine.device import Device
 from engine.draft_models.contents import Contents, Progress
+from engine.draft_models.lane import Lane
 from engine.draft_models.model import DraftModel
-from engine.draft_models.passes import Lane, Passes
+from engine.draft_models.passes import Passes
 from engine.drafters.base import Committed, Memory
 from engine.drafts import Draft
 from engine.kv import KvPool
 from engine.request import Request
 from engine.shape import Attend, weight_bytes
+from engine.unseen import leading
 
 
 @dataclass(slots=True, eq=False)
 class Reach(Progress):
     """fed: drafted tokens whose keys and values lie in the slots from `covered` on. Those that were
-    kept need not be computed again."""
+    kept need not be computed again. They are looked at when the step is over."""
 
-    fed: list[int] = field(default_factory=list)
+    fed: Sequence[int] = ()
 
     def advance(self) -> None:
         """Take in which of the fed tokens were kept."""
         kept, tokens = 0, self.request.tokens[self.covered : self.covered + len(self.fed)]
-        while kept < len(tokens) and tokens[kept] == self.fed[kept]:
+        for token, fed in zip(tokens, self.fed, strict=False):
+            if token != fed:
+                break
             kept += 1
         self.covered += kept
-        self.fed.clear()
+        self.fed = ()
 
 
 class DraftModelDrafter:
@@ -73,6 +78,7 @@ class DraftModelDrafter:
             attention,
             device,
             pool.page_size,
+            repeats=isinstance(model.decoder, Decoder),
         )
         self._nothing = torch.empty(0, dtype=device.dtype, device=device.torch_device)
         self._contents = Contents(pool.page_size, keyed)
@@ -122,10 +128,10 @@ class DraftModelDrafter:
             return drafts
         asked.sort(key=lambda one: -one[0])
         lanes = [self._lane(state, rows, length) for length, _, rows, state in asked]
-        drawn = self._passes.draft(lanes, self._nothing).result()
+        drawn = self._passes.draft(lanes, self._nothing)
         for (length, place, rows, state), draft in zip(asked, drawn, strict=True):
             state.covered += rows
-            state.fed = draft.tokens[: length - 1] if length else []
+            state.fed = leading(draft.tokens, length - 1) if length else ()
             self._seal(state)
             drafts[place] = draft
         return drafts
@@ -181,7 +187,7 @@ class DraftModelDrafter:
         if state.pages is not request.pages:
             self._contents.drop(request.id)
             state.pages = request.pages
-            state.fed.clear()
+            state.fed = ()
             state.sealed = state.noted = self._contents.found(request)
             state.covered = state.sealed * self._pool.page_size
         elif state.fed:
@@ -227,4 +233,5 @@ class DraftModelDrafter:
 
     def close(self) -> None:
         self._states.clear()
+        self._passes.close()
         del self._passes  # refers back here, which would keep the memory

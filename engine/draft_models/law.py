@@ -42,15 +42,20 @@ class Drawing:
         self._generator = torch.Generator(device=device.torch_device)
         self._generator.seed()
 
+    def greedily(self, logits: Tensor) -> Drew:
+        """The most likely of each row, from values that are on the device alone."""
+        logits = self._vocabulary.keep(logits)
+        return Drew(self._vocabulary.drawn(greedy(logits)[1]), None, margins(logits))
+
     def draw(self, logits: Tensor, draws: Sequence[Draw], positions: Sequence[int]) -> Drew:
         """Target ids drawn from the drafter's logits float32 [R, W].
 
         positions: absolute position of the token that each row draws."""
+        if all(draw.greedy for draw in draws):
+            return self.greedily(logits)
         vocabulary, device = self._vocabulary, self._device
         logits = vocabulary.keep(logits)
         ahead = margins(logits)
-        if all(draw.greedy for draw in draws):
-            return Drew(vocabulary.drawn(greedy(logits)[1]), None, ahead)
         columns = greedy(logits)[1]
         seeded = [row for row, one in enumerate(draws) if not one.greedy and one.seed is not None]
         free = [row for row, one in enumerate(draws) if carries(one)]

@@ -14,7 +14,8 @@ from engine.batch import Batch, Chunk
 from engine.device import Device
 from engine.draft_models.contents import Contents
 from engine.draft_models.hiddens import HELD, Hiddens
-from engine.draft_models.passes import Lane, Passes
+from engine.draft_models.lane import Lane
+from engine.draft_models.passes import Passes
 from engine.drafters.base import Committed, Memory
 from engine.drafts import Draft
 from engine.kv import KvPool, storing
@@ -55,7 +56,13 @@ class MtpDrafter:
         self._context = head.shape.context_length
         self._width = len(head.taps) * head.shape.hidden
         self._passes = Passes(
-            head.forward, head.logits, head.vocabulary, attention, device, pool.page_size
+            head.forward,
+            head.logits,
+            head.vocabulary,
+            attention,
+            device,
+            pool.page_size,
+            head.repeats,
         )
         self._ends = torch.empty(
             (pool.pages, self._width), dtype=device.dtype, device=device.torch_device
@@ -99,7 +106,7 @@ class MtpDrafter:
         drawn = self._passes.draft(lanes, self._fused(states, [state.held for state in states]))
         for state in states:
             state.use(state.held)
-        for (_, place), draft in zip(able, drawn.result(), strict=True):
+        for (_, place), draft in zip(able, drawn, strict=True):
             drafts[place] = draft
         return drafts
 
@@ -301,3 +308,4 @@ class MtpDrafter:
 
     def close(self) -> None:
         self._states.clear()
+        self._passes.close()

@@ -72,7 +72,7 @@ class Drafter(Protocol):
 
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> list[Draft]:
         """Drafts of at most the given lengths, one per request, for what this step's `offer`
-        offered."""
+        offered. Tokens that a device has drawn may stay there, see Unseen."""
         ...
 
     def commit(self, commits: Sequence[Committed]) -> list[tuple[ShadowScore, ...]]:

@@ -44,6 +44,10 @@ class DenseHead:
     def shape(self) -> Shape:
         return self.decoder.shape
 
+    @property
+    def repeats(self) -> bool:
+        return True
+
     def fuse(self, features: Tensor) -> Tensor:
         return self.join(features)
 

@@ -55,6 +55,12 @@ class Head(Protocol):
         """Memory of its matrices and tables, head rows of its own included."""
         ...
 
+    @property
+    def repeats(self) -> bool:
+        """Whether `forward` and `logits` are the same kernels whatever the values, with nothing of
+        the host's between them: a graph can repeat them."""
+        ...
+
     def fuse(self, features: Tensor, /) -> Tensor:
         """Taps [T, k * d], in their order -> what is fed as hidden at the first step, [T, d]."""
         ...

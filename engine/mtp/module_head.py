@@ -43,6 +43,11 @@ class ModuleHead:
     norm: Norm
     score: Callable[[Tensor], Tensor]
 
+    @property
+    def repeats(self) -> bool:
+        """Experts are chosen on the host in some of transformers' modules."""
+        return False
+
     def fuse(self, features: Tensor) -> Tensor:
         return features
 

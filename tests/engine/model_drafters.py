@@ -40,6 +40,7 @@ class TinyHead:
     family: str = "tiny"
     parameters: int = 0
     bytes: int = 0
+    repeats: bool = True
 
     def fuse(self, features: Tensor) -> Tensor:
         return features @ self.weights["fuse"]

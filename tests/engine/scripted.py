@@ -22,6 +22,7 @@ from controller.contract import (
     Setting,
     ShadowScore,
     StepOutcome,
+    StepRecord,
     WhatIf,
     Wish,
 )
@@ -175,6 +176,12 @@ class ScriptedController:
 
     def take_decisions(self) -> list[Decision]:
         return []
+
+    def take_step_records(self) -> list[StepRecord]:
+        return []
+
+    def harm_totals(self) -> None:
+        return None
 
     def what_if(self, batch_size: int, context_len: int) -> WhatIf:
         raise NotImplementedError

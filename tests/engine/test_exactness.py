@@ -30,7 +30,7 @@ PROMPTS = [
     "Write a Python function that adds two numbers, with a docstring and two examples.",
     "Translate to French: The cat sleeps on the red chair. The dog sleeps on the blue chair.",
 ]
-TOKENS = 40
+TOKENS = 28
 
 
 @pytest.fixture(scope="module")

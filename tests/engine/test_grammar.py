@@ -483,8 +483,8 @@ def test_drafts_that_break_a_schema_leave_the_plain_text(
 
 def test_the_loop_writes_the_schema_whatever_its_drafters_propose(compiler: Compiler) -> None:
     drafters = [
-        ScriptedDrafter(lambda tokens, length: breaking(tokens).tokens, "ngram"),
-        ScriptedDrafter(lambda tokens, length: partly_legal(tokens).tokens, "suffix"),
+        ScriptedDrafter(lambda tokens, length: list(breaking(tokens).tokens), "ngram"),
+        ScriptedDrafter(lambda tokens, length: list(partly_legal(tokens).tokens), "suffix"),
     ]
     grammar = Grammar("json_schema", json.dumps(PERSON))
 

@@ -21,6 +21,7 @@ from engine.drafts import Draft
 from engine.draw import Draw
 from engine.kv import KvPool, empty_pool
 from engine.request import Request
+from engine.shape import Model
 from tests.engine.conformance import (
     ATTENTIONS,
     CPU,
@@ -178,6 +179,50 @@ def test_a_reduced_vocabulary_drafts_only_what_it_has(subject: Subject, draw: Dr
     run(subject, watched, "alone", draw)
     assert drafted <= set(kept)
     assert len(drafted) > 5
+
+
+def greedily(model: Model, tokens: Sequence[int], length: int) -> list[int]:
+    """What the model writes after the text, all of it computed anew for each token."""
+    text, size = list(tokens), 64
+    for _ in range(length):
+        pool = empty_pool(model.shape, CPU, 2, size)
+        batch = pack([Chunk(0, text, 0, [0, 1], Draw())], CPU, size)
+        attend = TorchAttention(pool, model.shape).plan(batch)
+        hidden = model.forward(batch.ids, batch.positions, attend)
+        text.append(int(model.logits(hidden[-1:]).argmax()))
+    return text[len(tokens) :]
+
+
+def test_a_draft_model_drafts_what_it_would_with_everything_computed_afresh(
+    subject: Subject,
+) -> None:
+    """Nothing is left of the drafts that were rejected: the model is nobody's twin."""
+    model, checked = other_model(), 0
+
+    def make(like: KvPool, device: Device, most: int) -> Drafter:
+        drafter = draft_model(model)(like, device, most)
+        propose = drafter.propose
+
+        def watch(requests: Sequence[Request], lengths: Sequence[int]) -> list[Draft]:
+            nonlocal checked
+            drafts = propose(requests, lengths)
+            for request, draft in zip(requests, drafts, strict=True):
+                assert draft.tokens == greedily(model, request.tokens, len(draft))
+                checked += len(draft)
+            return drafts
+
+        drafter.propose = watch
+        return drafter
+
+    decode(
+        subject,
+        ATTENTIONS["torch"],
+        SCENARIOS["alone"],
+        (),
+        sometimes(8, 0.5, "draft_model"),
+        models=[make],
+    )
+    assert checked > 50
 
 
 # --- exactness ------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def drafted(drafter: NgramDrafter, request: Request, length: int = 8) -> tuple[i
     """(match length, draft) after the request's text; (0, []) for no offer."""
     (offer,) = drafter.offer([request])
     (draft,) = drafter.propose([request], [length])
-    return (offer.features.match_length if offer else 0), draft.tokens
+    return (offer.features.match_length if offer else 0), list(draft.tokens)
 
 
 def search(tokens: list[int], min_n: int = 1, max_n: int = MAX_N) -> tuple[int, int]:

@@ -13,8 +13,10 @@ from torch import Tensor
 from engine.attention import TorchAttention
 from engine.batch import Chunk, pack
 from engine.draft_models.draft_model import DraftModelDrafter
+from engine.draft_models.drawn import Drawn
+from engine.draft_models.lane import Lane
 from engine.draft_models.mtp import MtpDrafter
-from engine.draft_models.passes import Drawn, Lane, Passes
+from engine.draft_models.passes import Passes
 from engine.draw import Draw
 from engine.kv import empty_pool
 from engine.sampling import coupled, law
@@ -67,7 +69,7 @@ def test_each_request_gets_a_draft_of_its_length_from_its_own_law() -> None:
         lane(4, 0, [2], 1, seeded),
         lane(5, 0, [2, 2, 2], 0, free),
     ]
-    drafts = passes(OTHER, PART).draft(lanes, torch.empty(0)).result()
+    drafts = passes(OTHER, PART).draft(lanes, torch.empty(0))
     assert [len(draft) for draft in drafts] == [3, 2, 2, 1, 0]
     assert [draft.q is not None for draft in drafts] == [True, False, True, False, False]
     for one, draft in zip(lanes, drafts, strict=True):
@@ -99,8 +101,8 @@ def test_the_output_law_is_the_targets(vocabulary: VocabularyMap, seeded: bool) 
             lane(at, place, [token], most, Draw(1.0, seed=1000 * step + at if seeded else None))
             for at, (token, place) in enumerate(zip(last.tolist(), places.tolist(), strict=True))
         ]
-        drafts = model.draft(lanes, torch.empty(0)).result()
-        tokens = torch.tensor([draft.tokens for draft in drafts])
+        drafts = model.draft(lanes, torch.empty(0))
+        tokens = torch.tensor([list(draft.tokens) for draft in drafts])
         laws = [draft.q for draft in drafts if draft.q is not None]
         return Drafts(tokens, torch.stack(laws) if laws else None, [most] * len(last))
 
@@ -113,7 +115,8 @@ def test_the_output_law_is_the_targets(vocabulary: VocabularyMap, seeded: bool) 
 
 
 def test_a_drafter_waits_for_the_device_in_one_place_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a model drafter computes in a step; Drawn.result is that place."""
+    """Whatever a model drafter computes in a step; Drawn.result is that place, and nobody is there
+    before somebody looks at what was drafted."""
     subject = tiny("llama")
     model: Any = subject.model
     head = tiny_head(model)
@@ -127,7 +130,7 @@ def test_a_drafter_waits_for_the_device_in_one_place_only(monkeypatch: pytest.Mo
     def forbidden(*arguments: object, **options: object) -> None:
         raise AssertionError("a hidden wait for the device")
 
-    result, settled = Drawn.result, []
+    result, settled, looks = Drawn.result, [], 0
 
     def allowed(drawn: Drawn) -> Any:
         monkeypatch.undo()
@@ -165,5 +168,9 @@ def test_a_drafter_waits_for_the_device_in_one_place_only(monkeypatch: pytest.Mo
             assert all(drafter.offer(requests))
             drafts = drafter.propose(requests, [3, 2, 3])
             assert [len(draft) for draft in drafts] == [3, 2, 3]
+            assert len(settled) == looks
+            assert [len(list(draft.tokens)) for draft in drafts] == [3, 2, 3]
+            assert [len(list(draft.margins)) for draft in drafts] == [3, 2, 3]
+            assert len(settled) > looks
+            looks = len(settled)
         monkeypatch.undo()
-    assert len(settled) == 2

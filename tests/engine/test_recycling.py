@@ -48,8 +48,8 @@ def drafted(drafter: NgramDrafter, request: Request) -> tuple[str, int, list[int
     (offer,) = drafter.offer([request])
     (draft,) = drafter.propose([request], [8])
     if offer is None:
-        return "", 0, draft.tokens
-    return offer.features.source, offer.features.match_length, draft.tokens
+        return "", 0, list(draft.tokens)
+    return offer.features.source, offer.features.match_length, list(draft.tokens)
 
 
 def commit(drafter: NgramDrafter, request: Request, run: list[int]) -> None:

@@ -20,7 +20,7 @@ PROMPTS = [
     "Write a Python function that says whether a number is prime.",
     "Explain why the sky is blue.",
 ]
-TOKENS = 48
+TOKENS = 32
 LEAST = {"mtp": 1.4, "draft_model": 1.2}
 """Tokens of a step with three drafted tokens; a random drafter gets 1.0."""
 

@@ -67,7 +67,7 @@ def drafted(one: SuffixDrafter, request: Request, length: int = 8) -> list[int]:
     assert (offer is None) == (not draft)
     if offer is not None:
         assert offer.max_length >= len(draft)
-    return draft.tokens
+    return list(draft.tokens)
 
 
 def source(one: SuffixDrafter, request: Request) -> str:
