@@ -89,7 +89,7 @@ def measure(
         done = max(index / len(shapes), min(spent, 1.0))
         told = f"Measuring what a step costs: {requests} x {1 + drafted} rows"
         progress(done, told + FIRST_STEP if index == 0 else told)
-        chunks = _chunks(executor, pool, requests, drafted, context)
+        chunks = measured_chunks(executor, pool, requests, drafted, context)
         points.append(
             CostPoint(requests, requests * (1 + drafted), context, _typical_ms(executor, chunks))
         )
@@ -133,9 +133,11 @@ def _shapes(
     return shapes
 
 
-def _chunks(
+def measured_chunks(
     executor: Executor, pool: KvPool, requests: int, drafted: int, context: int
 ) -> list[Chunk]:
+    """Chunks of so many decoding requests, each with drafts of `drafted` tokens behind `context`
+    tokens of text that is never computed: what a step takes does not depend on it."""
     pages = Pages(pool.pages, pool.page_size)
     chunks: list[Chunk] = []
     for request in range(requests):
