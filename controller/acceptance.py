@@ -85,11 +85,7 @@ class Acceptance:
             first, second = self._odds.learn(request, drafter, expected, accepted, seen, chances)
         news = known.rates.news
         news.append((accepted, seen, buckets.priors[row], first, second, chances))
-        if chances:
-            buckets.counts.learn_chances(row, chances)
-        else:
-            buckets.counts.learn(row, accepted, seen)
-        buckets.settled = False
+        buckets.learn(row, accepted, seen, chances)
         if len(news) >= MOST_WAITING:
             known.rates.take_news()
             self._cut(known)
@@ -117,8 +113,7 @@ class Acceptance:
             return
         self._odds.forget_drafter(drafter)
         for row in known.buckets.rows:
-            self._buckets.counts.clear(row)
-        self._buckets.settled = False
+            self._buckets.clear(row)
         known.rates.forget()
 
     # --- reading ------------------------------------------------------------------------------

@@ -38,12 +38,15 @@ class BucketRates:
         self._parents = np.zeros((0, POSITIONS))
         self._rates = np.zeros((0, POSITIONS))
         self._before: dict[int, list[float]] = {}
+        self._curves: list[dict[int, list[float]]] = []
+        """By drafter, the curves of rows that nothing was learned of since they were read."""
         self.odds: Table = np.zeros((POSITIONS, 0))
         self.settled = self.planned = False
 
     def add_drafter(self) -> int:
         """Its number. What its rows are shrunk to is 0 until it is given."""
         self._parents = np.vstack((self._parents, np.zeros((len(PRIORS), POSITIONS))))
+        self._curves.append({})
         return len(self._parents) // len(PRIORS) - 1
 
     def add_row(self, drafter: int, match: int) -> int:
@@ -56,7 +59,26 @@ class BucketRates:
     def parents(self, drafter: int) -> Table:
         """[match buckets, POSITIONS], what the rows of a drafter are shrunk to; to be written."""
         self.settled = False
+        self._curves[drafter].clear()
         return self._parents[drafter * len(PRIORS) : (drafter + 1) * len(PRIORS)]
+
+    def learn(self, row: int, accepted: int, seen: int, chances: Sequence[float]) -> None:
+        """Count a draft whose positions 1..seen were verified, the first `accepted` of them
+        accepted; chances: of the seen ones, where they are known, which then count instead."""
+        if chances:
+            self.counts.learn_chances(row, chances)
+        else:
+            self.counts.learn(row, accepted, seen)
+        self._changed(row)
+
+    def clear(self, row: int) -> None:
+        """A row without observations again."""
+        self.counts.clear(row)
+        self._changed(row)
+
+    def _changed(self, row: int) -> None:
+        self._curves[self._kinds.item(row) // len(PRIORS)].pop(row, None)
+        self.settled = False
 
     def expected(self, row: int, length: int) -> list[float]:
         """a_1 .. a_length or more of a row as planned with, before this step's news."""
@@ -76,18 +98,25 @@ class BucketRates:
 
     def curve(self, row: int, length: int) -> list[float]:
         """a_1 .. a_length of a row."""
+        kind = self._kinds.item(row)
+        curves = self._curves[kind // len(PRIORS)]
+        known = curves.get(row)
+        if known is not None and len(known) >= length:
+            return known[:length]
         at, found = row * POSITIONS, []
         hits, trials = self.counts.accepted, self.counts.reached
-        parents = self._parents[self._kinds.item(row), :length].tolist()
+        parents = self._parents[kind, :length].tolist()
         for k, parent in enumerate(parents, at):
             rate = (parent * BUCKET_WEIGHT + hits[k]) / (trials[k] + BUCKET_WEIGHT)
             found.append(min(max(rate, LOWEST), HIGHEST))
-        return found
+        curves[row] = found
+        return found[:]
 
     def cut(self, rows: Sequence[int], positions: slice) -> None:
         """The content has changed: the rows keep little of what they counted at these positions."""
         self.counts.cut(rows, positions, CUT_WEIGHT)
-        self.settled = False
+        for row in rows:
+            self._changed(row)
 
     def settle(self) -> None:
         """Bring the table up to date."""
