@@ -9,8 +9,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SETUP := $(VENV)/.installed
-# How many workers, and which tests each runs, is in tests/workers.py.
-WORKERS := --numprocesses auto --dist loadfile --no-loadscope-reorder
+# Two at most: a third one with its threads takes more time of two cores than it saves, and memory
+# for one more server with its model.
+WORKERS := --numprocesses logical --maxprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: up setup test lint format docs exactness bench lock browser clean help
 

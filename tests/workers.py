@@ -1,4 +1,4 @@
-"""How many workers run the tests (make test), and how they share them."""
+"""How several workers (make test) share the tests."""
 
 from __future__ import annotations
 
@@ -6,27 +6,11 @@ import re
 from functools import cache
 from pathlib import Path
 
-import psutil
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 ROOT = Path(__file__).resolve().parent.parent
 USES_SERVER = re.compile(r"\b(server: Server|admin: httpx\.Client)\b")
 """The session's server, and the fixture for its operator."""
-
-
-MOST = 3
-"""A worker takes up to 3 GB: a server with its model, and the model once more for tests inside."""
-ENOUGH_BYTES = 10 * 10**9
-
-
-def count(cores: int, memory: int) -> int:
-    """How many workers: one more than there are cores, since tests wait for processes for a quarter
-    of their time. memory: bytes of the machine; with little of it two at most."""
-    return min(cores + 1, MOST if memory >= ENOUGH_BYTES else MOST - 1)
-
-
-def of_this_machine() -> int:
-    return count(psutil.cpu_count() or 1, psutil.virtual_memory().total)
 
 
 class Groups(LoadScopeScheduling):

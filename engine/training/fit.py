@@ -21,7 +21,7 @@ from engine.trained import TargetFacts
 from engine.training.fit_batches import Rows, batches
 from engine.training.fit_module import Trained
 from engine.training.fit_options import Options, products
-from engine.training.fit_progress import Recent, Report, State
+from engine.training.fit_progress import Recent, Report, State, mend
 from engine.training.fit_start import begin_with, build
 from engine.training.fit_world import World
 from engine.training.muon import Muon
@@ -62,6 +62,8 @@ def fit(
     mine = files[world.rank :: world.size] or files
     begin = time.perf_counter()
     seen, recent = state.tokens, Recent(options.depth if options.kind == "mtp" else 1)
+    if world.rank == 0:
+        mend(folder / "curve.jsonl", state)
     with (folder / "curve.jsonl").open("a") as curve:
         while state.tokens < options.tokens:
             place = 0
@@ -86,8 +88,9 @@ def fit(
                     report = recent.report(state, (state.tokens - seen) / elapsed)
                     places = world.gathered((state.epoch, state.place))
                     if world.rank == 0:
+                        state.line = json.dumps(asdict(report))
                         state.save(module, rates, places)
-                        curve.write(json.dumps(asdict(report)) + "\n")
+                        curve.write(state.line + "\n")
                         curve.flush()
                         tell(report)
                 if over or late:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import pickle
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -36,6 +38,8 @@ class State:
         self._rank = rank
         self._run = {name: value for name, value in run.items() if name != "seconds"}
         self.step = self.tokens = self.epoch = self.place = 0
+        self.line = ""
+        """The line of the curve that belongs to the checkpoint."""
 
     def load(
         self, module: nn.Module, rates: Sequence[torch.optim.Optimizer], device: torch.device
@@ -54,6 +58,7 @@ class State:
                     rate.load_state_dict(one)
                 self.step, self.tokens = int(stored["step"]), int(stored["tokens"])
                 self.epoch, self.place = map(int, stored["places"][self._rank])
+                self.line = str(stored.get("line", ""))
         except torch.OutOfMemoryError:
             raise
         except (
@@ -90,6 +95,7 @@ class State:
             "step": self.step,
             "tokens": self.tokens,
             "places": [list(place) for place in places],
+            "line": self.line,
         }
         try:
             with undisturbed():
@@ -103,6 +109,25 @@ class State:
                 f"cannot write the checkpoint {self._path}: {str(error)[:200]}. Free space there; "
                 "the run goes on from the checkpoint before.",
             ) from error
+
+
+def mend(curve: Path, state: State) -> None:
+    """Make a learning curve what it was at the checkpoint: a run that was killed may have written
+    no line for it, or begun one."""
+    if not state.line or not curve.exists():
+        return
+    lines = [line for line in curve.read_text().splitlines() if _step_of(line) < state.step]
+    scratch = curve.with_suffix(".part")
+    scratch.write_text("".join(f"{line}\n" for line in [*lines, state.line]))
+    scratch.replace(curve)
+
+
+def _step_of(line: str) -> float:
+    """The step of a line of the curve, infinite for a piece of one."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, TypeError, KeyError):
+        return math.inf
 
 
 class Recent:

@@ -1,20 +1,10 @@
-"""How many workers run the tests, and which tests one of them runs together."""
+"""Which tests one of several workers runs together."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.workers import count, group
-
-
-@pytest.mark.parametrize(
-    ("cores", "gigabytes", "workers"),
-    [(1, 24, 2), (2, 24, 3), (64, 1000, 3), (2, 7, 2), (64, 7, 2)],
-)
-def test_one_more_than_cores_as_far_as_the_memory_goes(
-    cores: int, gigabytes: int, workers: int
-) -> None:
-    assert count(cores, gigabytes * 10**9) == workers
+from tests.workers import group
 
 
 @pytest.mark.parametrize(
