@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numba import cfunc, njit, types
 
+from engine import kernels_attention_float
 from engine.intrinsics import OPTIONS, as_float, call, exp, load, pointer, shift, store
 
 ITEM = 7
@@ -42,7 +43,7 @@ class Layout:
 
 
 @njit(inline="always")
-def _score(
+def score(
     queries: Any, keys: Any, pages: Any, begin: int, end: int, rows: int,
     tile: Any, scores: Any, width: int, page: int, stride: int, dim: int,
 ) -> None:  # fmt: skip
@@ -91,7 +92,7 @@ def _soften(scores: Any, rows: int, first: int, window: int, width: int, group: 
 
 
 @njit(inline="always")
-def _mix(
+def mix(
     weights: Any, values: Any, pages: Any, begin: int, end: int, rows: int,
     tile: Any, sums: Any, width: int, page: int, stride: int, dim: int, size: int,
 ) -> None:  # fmt: skip
@@ -127,7 +128,7 @@ def _attend(
     item: Any, page_list: Any, q: Any, q_stride: int, k: Any, k_stride: int, v: Any,
     v_stride: int, keys: Any, values: Any, out: Any, out_stride: int, scratch: Any,
     scale: float, window: int, kv_heads: int, group: int, dim: int, value_dim: int, size: int,
-    page: int, zero: Any, head: int,
+    page: int, zero: Any, head: int, score: Any, mix: Any,
 ) -> None:  # fmt: skip
     """Writes the rows' keys and values of one KV head to the pages and attends over them."""
     row, count, start, oldest = item[0], item[1], item[2], item[3]
@@ -152,12 +153,12 @@ def _attend(
         for d in range(dim):
             queries[r * dim + d] = load(q[place + d]) * scale
     head_keys, head_values = shift(keys, head * dim), shift(values, head * value_dim)
-    _score(
+    score(
         queries, head_keys, pages, oldest, end, rows,
         scratch, weights, width, page, key_stride, dim,
     )  # fmt: skip
     _soften(weights, rows, start + 1 - oldest, window, width, group)
-    _mix(
+    mix(
         weights, head_values, pages, oldest, end, rows,
         scratch, sums, width, page, value_stride, value_dim, size,
     )  # fmt: skip
@@ -181,6 +182,10 @@ def _compile(layout: Layout, *, cache: bool) -> Any:
     kv_heads, group, page = layout.kv_heads, layout.group, layout.page_size
     dim, value_dim = layout.head_dim, layout.value_dim
     zero: Any = np.uint16(0) if layout.bfloat16 else np.float32(0)
+    scores: Any = score
+    mixes: Any = mix
+    if not layout.bfloat16 and kernels_attention_float.fits(dim, value_dim, page):
+        scores, mixes = kernels_attention_float.score, kernels_attention_float.mix
 
     @cfunc(types.void(_WORDS), cache=cache, **OPTIONS)
     def body(words: Any) -> None:
@@ -202,6 +207,7 @@ def _compile(layout: Layout, *, cache: bool) -> Any:
                         pointer(words[4], zero), words[5], pointer(words[6], zero),
                         pointer(words[7], zero), pointer(words[8], zero), words[9], scratch, scale,
                         window, kv_heads, group, dim, value_dim, words[20], page, zero, head,
+                        scores, mixes,
                     )  # fmt: skip
             share += team
 

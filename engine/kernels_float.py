@@ -40,19 +40,19 @@ def multiplies() -> bool:
 
 @intrinsic
 def _add_product(
-    typing: Any, sums: Any, x: Any, stride: Any, weight: Any, width: Any, depth: Any, rows: Any,
-    vectors: Any,
+    typing: Any, sums: Any, line: Any, x: Any, stride: Any, weight: Any, width: Any, depth: Any,
+    rows: Any, vectors: Any,
 ) -> Any:  # fmt: skip
-    """sums [rows, vectors * LANES], from row to row LINE apart, += x [rows, depth] @ weight, which
-    lies [depth, width]. stride: from row to row of x. Literals: rows and vectors."""
+    """sums [rows, vectors * LANES] += x [rows, depth] @ weight, which lies [depth, width]. line and
+    stride: from row to row of the sums and of x. Literals: rows and vectors."""
     if not all(isinstance(each, types.IntegerLiteral) for each in (rows, vectors)):
         return None
     count, blocks = rows.literal_value, vectors.literal_value
     number = types.int64
-    signature = types.void(sums, x, number, weight, number, number, rows, vectors)
+    signature = types.void(sums, number, x, number, weight, number, number, rows, vectors)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        out, source, step, panel, wide_by, end, _, _ = arguments
+        out, apart, source, step, panel, wide_by, end, _, _ = arguments
         wide = ir.IntType(64)
         floats = ir.VectorType(ir.FloatType(), LANES)
         multiply_add = cgutils.get_or_insert_function(
@@ -60,12 +60,14 @@ def _add_product(
             ir.FunctionType(floats, [floats, floats, floats]),
             f"llvm.fmuladd.v{LANES}f32",
         )
+        targets = [
+            builder.gep(out, [builder.mul(apart, ir.Constant(wide, row))]) for row in range(count)
+        ]
         places = [
             builder.bitcast(
-                builder.gep(out, [ir.Constant(wide, row * LINE + block * LANES)]),
-                floats.as_pointer(),
+                builder.gep(target, [ir.Constant(wide, block * LANES)]), floats.as_pointer()
             )
-            for row in range(count)
+            for target in targets
             for block in range(blocks)
         ]
         totals = [cgutils.alloca_once(builder, floats) for _ in places]
@@ -99,32 +101,33 @@ def _add_product(
 
 
 @njit
-def _add_rows(
-    sums: Any, x: Any, stride: int, weight: Any, width: int, depth: int, count: int, columns: int
+def add_rows(
+    sums: Any, line: int, x: Any, stride: int, weight: Any, width: int, depth: int, count: int,
+    columns: int,
 ) -> int:  # fmt: skip
     """_add_product of 1 to MOST_AT_ONCE rows and as many of the columns as suit these. Returns how
     many."""
     if count == 1 and columns >= 8 * LANES:
-        _add_product(sums, x, stride, weight, width, depth, 1, 8)
+        _add_product(sums, line, x, stride, weight, width, depth, 1, 8)
         return 8 * LANES
     if count <= 2 and columns >= 4 * LANES:
         if count == 1:
-            _add_product(sums, x, stride, weight, width, depth, 1, 4)
+            _add_product(sums, line, x, stride, weight, width, depth, 1, 4)
         else:
-            _add_product(sums, x, stride, weight, width, depth, 2, 4)
+            _add_product(sums, line, x, stride, weight, width, depth, 2, 4)
         return 4 * LANES
     if count == 6:
-        _add_product(sums, x, stride, weight, width, depth, 6, 2)
+        _add_product(sums, line, x, stride, weight, width, depth, 6, 2)
     elif count == 5:
-        _add_product(sums, x, stride, weight, width, depth, 5, 2)
+        _add_product(sums, line, x, stride, weight, width, depth, 5, 2)
     elif count == 4:
-        _add_product(sums, x, stride, weight, width, depth, 4, 2)
+        _add_product(sums, line, x, stride, weight, width, depth, 4, 2)
     elif count == 3:
-        _add_product(sums, x, stride, weight, width, depth, 3, 2)
+        _add_product(sums, line, x, stride, weight, width, depth, 3, 2)
     elif count == 2:
-        _add_product(sums, x, stride, weight, width, depth, 2, 2)
+        _add_product(sums, line, x, stride, weight, width, depth, 2, 2)
     else:
-        _add_product(sums, x, stride, weight, width, depth, 1, 2)
+        _add_product(sums, line, x, stride, weight, width, depth, 1, 2)
     return PART
 
 
@@ -160,9 +163,9 @@ def float_product(
                     source = shift(x, (top + row) * inputs + begin)
                     done = 0
                     while done < columns:
-                        done += _add_rows(
-                            shift(target, row * LINE + done), source, inputs, shift(block, done),
-                            width, deep, few, columns - done,
+                        done += add_rows(
+                            shift(target, row * LINE + done), LINE, source, inputs,
+                            shift(block, done), width, deep, few, columns - done,
                         )  # fmt: skip
                 if begin >= K_SUM and ((begin + deep) % K_SUM == 0 or begin + deep == inputs):
                     for n in range(count * LINE):
