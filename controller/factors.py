@@ -22,10 +22,7 @@ OWN_LIMIT = math.log(4.0)
 DRIFT_RATE = 1 / 64
 DRIFT_ALARM = 0.05
 FADE_STEPS = 64
-FADE, STALE_FADE, STALE_STEPS = 0.97, 0.8, 128
-"""What is left of a row's own correction after so many steps; and where none of the last
-STALE_STEPS had these rows. What a passing load had made of such rows would keep them out for long
-after it."""
+FADE = 0.97
 OWN_WEIGHT = 2.0
 """Steps of evidence for the shared factor alone, when all rows have jumped."""
 CLEARLY = 2.0
@@ -169,15 +166,13 @@ class Factors:
 
     def _settle(self) -> None:
         """Give what the visited rows have in common to the shared factor (their times stay, the
-        others follow), and fade the own corrections, of rows no longer visited soon: they would
-        stay shunned."""
+        others follow), and fade the own corrections: rows no longer visited would stay shunned."""
         total = sum(self._visits[b][0] for b in self._own)
         if total:
             common = sum(v * self._visits[b][0] for b, v in self._own.items()) / total / 2.0
             self._shared = _within(self._shared + common, SHARED_LIMIT)
             for bucket, value in list(self._own.items()):
-                stale = self._observed - self._visits[bucket][1] > STALE_STEPS
-                self._set_own(bucket, (STALE_FADE if stale else FADE) * (value - common))
+                self._set_own(bucket, FADE * (value - common))
 
     def _set_own(self, bucket: int, value: float) -> None:
         self._own[bucket] = value = _within(value, OWN_LIMIT)

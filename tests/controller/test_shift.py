@@ -202,21 +202,3 @@ def test_a_run_is_nearly_all_of_the_last_on_one_side_and_long_enough() -> None:
     assert runs([0.2] * 3 * LAST, 100.0) == []
     assert runs([1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0], 100.0) == [[0, 1, 3, 4, 6, 7]]
     assert runs([-1.0] * 2 * RUN, 100.0) == [list(range(RUN)), list(range(RUN, 2 * RUN))]
-
-
-def test_rows_seen_under_a_load_alone_come_back_after_it() -> None:
-    """A load that has gone must not keep out row counts that nobody has tried since."""
-    model = CostModel([CostPoint(1, rows, 0, 20.0 + rows) for rows in (1, 2, 4, 8, 16)])
-    rng = random.Random(4)
-
-    def steps(count: int, rows: tuple[int, ...], slower: float) -> None:
-        for _ in range(count):
-            r = rng.choice(rows)
-            ms = (20.0 + r) * slower * rng.gauss(1.0, 0.03)
-            model.observe(StepOutcome(0, 1, r, 0, 0, ms, 0.0, 0.0, ()))
-
-    steps(300, (1, 4), 1.0)
-    steps(60, (4, 6, 16), 5.0)
-    steps(800, (1, 4), 1.0)
-    for rows in (1, 2, 4, 6, 16):
-        assert model.verify_ms(1, rows, 0) == pytest.approx(20.0 + rows, rel=0.15)
