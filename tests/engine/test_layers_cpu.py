@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import llvmlite.binding as llvm
 import pytest
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,7 @@ from engine.fusing import fuse
 from engine.kernels_float import K_SUM
 from engine.kernels_product import K_BLOCK, MOST_AT_ONCE, packed_bytes
 from engine.layers_cpu import MOST_ROWS, CpuLayers, can_list, listed, product_step, serves
-from engine.linear import PackedLinear
+from engine.linear import PackedLinear, can_pack
 from engine.norm import FusedNorm, MirroredNorm
 from engine.program import ADD_NORM, GATE, HEADER, STEP, TURN, compiled, scratch_floats
 from engine.team import Team
@@ -315,3 +316,15 @@ def test_norms_of_another_kind_are_not_served() -> None:
     assert isinstance(ours.norm, MirroredNorm)
     assert serves(ours)
     assert not serves(replace(ours, norm=FusedNorm(ours.norm.weight, 1e-5)))
+
+
+def test_an_avx2_machine_lists_float32_products() -> None:
+    """Else every test above would be skipped there, and nobody would notice that the code is not
+    used: it is checked against `F.linear` before it is."""
+    features = llvm.get_host_cpu_features()
+    if features.get("avx512f", False) or not features.get("fma", False):
+        pytest.skip("oneDNN packs in another order where this CPU is not AVX2")
+    if not can_pack(torch.float32):
+        pytest.skip("this torch packs no float32 weights")
+    assert can_list(torch.float32)
+    assert listed(PackedLinear(torch.randn(70, 34), None))
